@@ -1,0 +1,26 @@
+"""kernelmill: kernel models with millions of centers, as easily as a scikit-learn estimator."""
+
+from . import kernels, solvers
+from .errors import DivergenceError, InputError, InputTypeError, KernelmillError, ModelFileError
+from .estimators import KernelClassifier, KernelRegressor, load
+from .model import KernelModel
+from .planning import Plan
+from .solvers import Event
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DivergenceError",
+    "Event",
+    "InputError",
+    "InputTypeError",
+    "KernelClassifier",
+    "KernelModel",
+    "KernelRegressor",
+    "KernelmillError",
+    "ModelFileError",
+    "Plan",
+    "kernels",
+    "load",
+    "solvers",
+]

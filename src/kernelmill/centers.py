@@ -1,0 +1,114 @@
+"""Choosing Z: row numbers of the data, in random order, so that any first s of them are a subsample of the centers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .errors import one_of
+from .ops import KernelProduct
+
+WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]
+POOL = 4  # the greedy ways look at this many candidate rows for each center: their cost is p·pool kernel values a round
+
+
+def choose(how: str, K: KernelProduct, X: Tensor, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
+    """p distinct row numbers of X. `labels` are class codes for "balanced"; None (a regression) makes that uniform."""
+    n = len(X)
+    if how not in WAYS:
+        raise one_of("centers", how, WAYS)
+    shuffled = torch.randperm(n, generator=generator)
+    if p >= n:
+        return shuffled
+    if how == "uniform" or (how == "balanced" and labels is None):
+        return shuffled[:p]
+    if how == "balanced":
+        assert labels is not None
+        return _balanced(labels, shuffled, p)
+    pool = shuffled[: min(n, max(POOL * p, 1000))]
+    points = K.points(X[pool])
+    picks = {"kmeans++": _kmeans_pp, "farthest": _farthest, "rpcholesky": _rp_cholesky}[how](K, points, p, generator)
+    return pool[picks][torch.randperm(p, generator=generator)]
+
+
+def _balanced(labels: Tensor, shuffled: Tensor, p: int) -> Tensor:
+    """As even a share of every class as its rows allow; what small classes cannot fill goes to the others."""
+    codes = labels[shuffled]
+    counts = torch.bincount(codes)
+    share, room = torch.zeros_like(counts), p
+    while room > 0:
+        open_ = counts > share
+        give = max(1, room // int(open_.sum()))
+        for c in torch.nonzero(open_)[:, 0].tolist():
+            extra = min(give, int(counts[c] - share[c]), room)
+            share[c] += extra
+            room -= extra
+    rank = torch.empty_like(codes)  # the how-many-th of its class each shuffled row is
+    for c in range(len(counts)):
+        mask = codes == c
+        rank[mask] = torch.arange(int(mask.sum()))
+    return shuffled[rank < share[codes]]
+
+
+def _sq_distance(K: KernelProduct, points, diagonal: Tensor, picks: Tensor) -> Tensor:
+    """Squared RKHS distance of every point to each pick: K(x,x) + K(z,z) − 2K(x,z)."""
+    chosen = points[picks]
+    return diagonal[:, None] + diagonal[picks][None, :] - 2 * K.dense(points, chosen)
+
+
+def _kmeans_pp(K: KernelProduct, points, p: int, generator: torch.Generator) -> Tensor:
+    """k-means++ seeding in the RKHS, in rounds: rows drawn with probability ∝ squared distance to the nearest row so far."""
+    diagonal = K.diagonal(points)
+    picks = torch.randint(len(points), (1,), generator=generator)
+    nearest = _sq_distance(K, points, diagonal, picks)[:, 0].clamp_(min=0)
+    while len(picks) < p:
+        size = min(p - len(picks), max(1, len(picks) // 4))
+        new = _draw(nearest, picks, size, generator)
+        nearest = torch.minimum(nearest, _sq_distance(K, points, diagonal, new).min(1).values.clamp_(min=0))
+        picks = torch.cat([picks, new])
+    return picks
+
+
+def _farthest(K: KernelProduct, points, p: int, generator: torch.Generator) -> Tensor:
+    """Greedy: the next row is the one farthest from all rows so far."""
+    diagonal = K.diagonal(points)
+    picks = torch.empty(p, dtype=torch.long)
+    picks[0] = int(torch.randint(len(points), (1,), generator=generator))
+    nearest = torch.full_like(diagonal, torch.inf)
+    for i in range(p):
+        nearest[picks[i]] = -torch.inf
+        nearest = torch.minimum(nearest, _sq_distance(K, points, diagonal, picks[i : i + 1])[:, 0])
+        if i + 1 < p:
+            picks[i + 1] = int(nearest.argmax())
+    return picks
+
+
+def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -> Tensor:
+    """Randomly pivoted Cholesky in blocks: rows drawn with probability ∝ what the rows so far do not explain of K(x,x)."""
+    residual = K.diagonal(points).double().clone()
+    picks = torch.empty(0, dtype=torch.long)
+    G = torch.empty(len(points), p, dtype=torch.float64, device=residual.device)  # the partial Cholesky factor
+    while len(picks) < p:
+        size, done = min(p - len(picks), max(1, p // 20)), len(picks)
+        new = _draw(residual, picks, size, generator)
+        columns = K.dense64(points, points[new]) - G[:, :done] @ G[new, :done].T
+        block = columns[new]
+        block.diagonal().add_(1e-10 * residual.sum() / len(residual) + 1e-14)
+        L, info = torch.linalg.cholesky_ex(block)
+        if info.item():  # near-duplicates within the block: take them without credit
+            L = torch.linalg.cholesky(block + 1e-6 * block.diagonal().max() * torch.eye(len(block), dtype=block.dtype))
+        G[:, done : done + size] = torch.linalg.solve_triangular(L, columns.T, upper=False).T
+        residual = (residual - (G[:, done : done + size] ** 2).sum(1)).clamp_(min=0)
+        picks = torch.cat([picks, new])
+    return picks
+
+
+def _draw(weight: Tensor, taken: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """`size` new rows without replacement, ∝ weight; rows of no weight only when nothing else is left."""
+    weight = weight.detach().cpu().double().clone()
+    weight[taken] = 0
+    weight = weight + 1e-12 * weight.max() + 1e-300
+    weight[taken] = 0
+    if len(weight) > 2**24:  # torch.multinomial's limit
+        weight = weight[: 2**24]
+    return torch.multinomial(weight, size, replacement=False, generator=generator)

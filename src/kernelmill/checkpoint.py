@@ -1,0 +1,159 @@
+"""Model folders: model.json and weights.safetensors. Loading reads numbers and names, and never runs code.
+
+model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in weights.safetensors, whose checksum it
+holds. `encoder` is the place of a feature encoder; version 1 has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from . import kernels, solvers
+from .errors import InputError, ModelFileError
+from .kernels import Kernel
+from .model import KernelModel
+
+FORMAT, VERSION = "kernelmill-model", 1
+JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
+
+
+def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any]) -> None:
+    """Write aside, then rename: an interrupted save leaves the old folder as it was."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
+        raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
+    tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in ("Z", "alpha", "intercept")}
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "encoder": None,
+        "kernel": encode(model.kernel, "kernel", tensors),
+        "extra": encode(extra, "extra", tensors),
+    }
+    weights = save_tensors(tensors)
+    content["weights_sha256"] = hashlib.sha256(weights).hexdigest()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write(aside / WEIGHTS_NAME, weights)
+        _write(aside / JSON_NAME, json.dumps(content, indent=1).encode())
+        os.chmod(aside, 0o755)
+        if folder.exists():
+            old = aside.with_name(aside.name + ".old")
+            os.replace(folder, old)
+            os.replace(aside, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelModel, dict[str, Any]]:
+    """The model and the estimator's part. `kernel` is needed when the model was trained with a function of the user's own."""
+    folder = Path(folder)
+    path = folder / JSON_NAME
+    if not path.is_file():
+        raise ModelFileError(f"{str(folder)!r} is not a kernelmill model: it has no {JSON_NAME}; give the folder that save() wrote.")
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, OSError, RecursionError) as error:
+        raise ModelFileError(f"{str(path)!r} is damaged ({error}); restore it from a copy or train again.") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ModelFileError(f"{str(path)!r} was not written by kernelmill: its format is not {FORMAT!r}.")
+    if not isinstance(content.get("version"), int) or not 1 <= content["version"] <= VERSION:
+        found = content.get("version")
+        raise ModelFileError(f"{str(folder)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION}; upgrade kernelmill.")
+    try:
+        weights = (folder / WEIGHTS_NAME).read_bytes()
+    except OSError:
+        raise ModelFileError(f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train again.") from None
+    if hashlib.sha256(weights).hexdigest() != content.get("weights_sha256"):
+        raise ModelFileError(f"{str(folder / WEIGHTS_NAME)!r} does not match its checksum: the file is damaged or was changed.")
+    try:
+        tensors = load_tensors(weights)
+        spec = content["kernel"]
+        if isinstance(spec, dict) and spec.get("$kernel") == "custom":
+            if kernel is None:
+                raise InputError(f"{str(folder)!r} has a kernel function of its user's, never stored; call load(path, kernel=function).")
+            fitted: Any = kernels.resolve(kernel)
+        else:
+            fitted = decode(spec, tensors)
+        if not isinstance(fitted, Kernel):
+            raise ModelFileError(f"{str(path)!r} names no kernel.")
+        fitted.validate(tensors["Z"].shape[1])
+        if tensors["Z"].ndim != 2 or tensors["alpha"].shape != (len(tensors["Z"]), len(tensors["intercept"])):
+            raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
+        return KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"]), decode(content["extra"], tensors)
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, (ModelFileError, InputError)):
+            raise
+        kind = type(error).__name__
+        raise ModelFileError(f"{str(folder)!r} is damaged ({kind}: {error}); restore it from a copy or train again.") from None
+
+
+def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain JSON for `value`; arrays go to `tensors` under `key` and leave a reference."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub"):
+        tensors[key] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+        return {"$tensor": key, "numpy": isinstance(value, np.ndarray)}
+    if isinstance(value, np.ndarray):
+        return {"$array": [encode(item, key, tensors) for item in value.tolist()], "dtype": "object" if value.dtype == object else "str"}
+    if isinstance(value, dict):
+        return {str(name): encode(item, f"{key}.{name}", tensors) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(item, f"{key}.{i}", tensors) for i, item in enumerate(value)]
+    if isinstance(value, kernels.Custom):
+        return {"$kernel": "custom"}
+    if isinstance(value, Kernel):
+        return {"$kernel": value.name, "settings": encode(value.get_params(), key, tensors)}
+    if type(value) in solvers.NAMED.values():
+        return {"$solver": value.name, "settings": encode(value.get_params(), key, tensors)}
+    return {"$dropped": type(value).__name__}  # a function or object of the user's own: never stored, never run on loading
+
+
+def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$tensor" in value:
+        tensor = tensors[value["$tensor"]]
+        return tensor.numpy() if value.get("numpy") else tensor
+    if "$array" in value:
+        return np.array(decode(value["$array"], tensors), dtype=object if value.get("dtype") == "object" else None)
+    if "$kernel" in value:
+        if value["$kernel"] not in kernels.NAMED:
+            return None
+        return kernels.NAMED[value["$kernel"]](**decode(value["settings"], tensors))
+    if "$solver" in value:
+        return solvers.NAMED[value["$solver"]](**decode(value["settings"], tensors))
+    if "$dropped" in value:
+        return None
+    return {name: decode(item, tensors) for name, item in value.items()}

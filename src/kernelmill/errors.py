@@ -1,0 +1,32 @@
+"""The errors a user can meet. Each message is one sentence: what was given, what was expected, what to do."""
+
+from __future__ import annotations
+
+
+class KernelmillError(Exception):
+    """Base of every error raised on purpose by this library."""
+
+
+class InputError(KernelmillError, ValueError):
+    """An argument or the data cannot be used as given."""
+
+
+class InputTypeError(KernelmillError, TypeError):
+    """An argument is of a kind that is not taken at all (a sparse matrix, say)."""
+
+
+class ModelFileError(KernelmillError, ValueError):
+    """A model folder is missing, damaged, foreign or newer than this library."""
+
+
+class DivergenceError(KernelmillError, ArithmeticError):
+    """Training kept growing after every step back; the last good weights are in the message's advice."""
+
+
+def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
+    """The message for an unknown name, with the nearest known one first."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(given), allowed, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}")

@@ -1,0 +1,35 @@
+"""scikit-learn estimators: the only room that imports scikit-learn."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..checkpoint import load_model
+from ..errors import ModelFileError
+from ..planning import Plan
+from .base import KernelEstimator
+from .classifier import KernelClassifier
+from .regressor import KernelRegressor
+
+ESTIMATORS: dict[str, Any] = {estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)}
+
+
+def load(folder: str | os.PathLike, kernel: Any = None) -> KernelClassifier | KernelRegressor:
+    """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`."""
+    model, extra = load_model(folder, kernel)
+    try:
+        estimator = ESTIMATORS[extra["estimator"]](**extra["params"])
+        for name, value in extra["fitted"].items():
+            if name not in KernelEstimator._saved:
+                raise KeyError(name)
+            setattr(estimator, name, value)
+        estimator.model_, estimator.plan_, estimator.history_ = model, Plan.from_dict(extra["plan"]), extra["history"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFileError(f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error}).") from None
+    if kernel is not None:
+        estimator.kernel = kernel
+    return estimator
+
+
+__all__ = ["KernelClassifier", "KernelEstimator", "KernelRegressor", "load"]

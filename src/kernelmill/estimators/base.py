@@ -1,0 +1,401 @@
+"""What both estimators share. The estimator validates and keeps scikit-learn's manners; tuning, planning and solvers do the rest."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from .. import centers as centers_room
+from .. import kernels, solvers, tuning
+from ..callbacks import ProgressBar, plan_line
+from ..checkpoint import save_model
+from ..data import ArraySource
+from ..distributed import Alone
+from ..errors import InputError, InputTypeError, one_of
+from ..kernels import Kernel, Radial
+from ..model import KernelModel
+from ..ops import KernelProduct
+from ..planning import DTYPES, TILE_BYTES, Plan, default_centers, direct_pays, parse_bytes
+from ..solvers import Event
+
+log = logging.getLogger("kernelmill")
+
+MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
+PATIENCE = 3  # epochs without a better validation score before early stopping
+FLOATS = [np.float64, np.float32, np.float16]
+
+
+class KernelEstimator(BaseEstimator):
+    """Common constructor and fit. Not for use by itself: see KernelRegressor and KernelClassifier."""
+
+    model_: KernelModel
+    plan_: Plan
+    history_: list[dict[str, Any]]
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "auto",
+        n_centers: int | None = None,
+        solver: Any = "auto",
+        epochs: int | None = None,
+        ridge: float | None = None,
+        centers: Any = "uniform",
+        device: str = "auto",
+        precision: str = "auto",
+        memory_budget: int | str | None = None,
+        validation_fraction: float | None = None,
+        early_stopping: bool = False,
+        callbacks: Any = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.kernel = kernel
+        self.n_centers = n_centers
+        self.solver = solver
+        self.epochs = epochs
+        self.ridge = ridge
+        self.centers = centers
+        self.device = device
+        self.precision = precision
+        self.memory_budget = memory_budget
+        self.validation_fraction = validation_fraction
+        self.early_stopping = early_stopping
+        self.callbacks = callbacks
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def set_params(self, **params: Any):
+        """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was given instead of an object."""
+        for part, room in (("kernel", kernels), ("solver", solvers)):
+            if isinstance(getattr(self, part), str) and any(name.startswith(part + "__") for name in params) and part not in params:
+                if getattr(self, part) == "auto":
+                    example = next(iter(room.NAMED))
+                    raise InputError(f"{part}='auto' has no settings to set; give a name or an object first, such as {part}={example!r}.")
+                setattr(self, part, room.resolve(getattr(self, part)))
+        return super().set_params(**params)
+
+    # ---- fit -----------------------------------------------------------------------------------------------------------
+
+    def _fit(self, X: Tensor, y: Tensor, w: Tensor, mean: Tensor, labels: Tensor | None, held: tuple[Tensor, Tensor, Tensor] | None):
+        """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score."""
+        n, d = X.shape
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        generator = torch.Generator().manual_seed(seed)
+        dtype, device, budget = self._dtype(X), self._device(), parse_bytes(self.memory_budget)
+        warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        if warm is not None and (warm.Z.shape[1] != d or warm.alpha.shape[1] != len(mean)):
+            raise InputError(
+                f"warm_start=True, but the fitted model has {warm.Z.shape[1]} features and {warm.alpha.shape[1]} outputs, "
+                f"the new data {d} and {len(mean)}; set warm_start=False."
+            )
+
+        own = self._own_centers(X)
+        p = len(own) if own is not None else self._count_centers(n)
+        p = warm.n_centers if warm is not None else p
+        every_row = own is None and warm is None and p == n
+        name = "direct" if direct_pays(n, p, budget) else "eigenpro4"
+        solver = solvers.resolve(name if isinstance(self.solver, str) and self.solver == "auto" else self.solver)
+        if isinstance(self.solver, str) and self.solver == "auto":
+            log.info("solver='auto' takes %s for %d rows and %d centers", name, n, p)
+
+        kernel, ridge = self._choose(X, y, w, mean, p, solver, every_row, warm, generator)
+        kernel.validate(d)
+        origin = X[: min(n, 10_000)].double().mean(0)
+        K = KernelProduct(kernel, origin, DTYPES[dtype], torch.device(device), TILE_BYTES)
+        if warm is not None:
+            Z, order = warm.Z.cpu(), None
+        elif own is not None:
+            order = torch.randperm(p, generator=generator)  # any first rows must be a random subsample; undone below
+            Z = own[order]
+        else:
+            order = None
+            # Every row a center: in the order of the rows, so that the model does not depend on a seed.
+            Z = X if every_row and solver.name != "eigenpro4" else X[centers_room.choose(self.centers, K, X, labels, p, generator)]
+
+        scale = w.mean().item()
+        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else (w / scale), seed=seed)
+        base = Plan(
+            solver.name,
+            n,
+            d,
+            len(mean),
+            p,
+            dtype=dtype,
+            device=device,
+            seed=seed,
+            epochs=self._epochs(n),
+            ridge=ridge / scale,
+            budget=budget,
+        )
+        plan = solver.plan(base)
+        log.info("%s", plan_line(plan))
+        watch = Watch(self, kernel, Z, mean, held, plan)
+        state = None
+        if warm is not None and solver.name != "direct":
+            alpha = warm.alpha.to(device, DTYPES[plan.dtype])
+            state = solvers.State(plan, alpha, torch.zeros_like(alpha))
+        state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
+
+        alpha = watch.best if watch.best is not None else state.alpha
+        if order is not None:
+            alpha, Z = alpha[torch.argsort(order)], Z[torch.argsort(order)]
+        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), TILE_BYTES)
+        self.plan_ = replace(state.plan)
+        self.history_ = watch.history
+        self.n_iter_ = max(1, state.epoch)
+        if state.stopped and "callback" not in state.stopped and not watch.stopped:
+            warnings.warn(
+                f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _choose(self, X, y, w, mean, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
+        """The kernel with its bandwidth, and the ridge: the user's, the warm model's, or tuned on a subsample."""
+        if self.ridge is not None and (isinstance(self.ridge, bool) or not isinstance(self.ridge, Real) or not 0 <= self.ridge < np.inf):
+            raise InputError(f"ridge={self.ridge!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
+        if warm is not None:
+            return warm.kernel, self.plan_.ridge if self.ridge is None else float(self.ridge)
+        kernel: Any = self.kernel if isinstance(self.kernel, str) and self.kernel == "auto" else kernels.resolve(self.kernel)
+        # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
+        ridge = self.ridge if self.ridge is not None else (None if solver.name in ("direct", "eigenpro2") else 0.0)
+        unset = kernel == "auto" if isinstance(kernel, str) else isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str)
+        if len(X) < 2:
+            fallback = kernels.Laplacian(bandwidth=1.0) if unset else kernel
+            return fallback, float(ridge or 0.0)
+        if not unset and ridge is not None:
+            kernel.validate(X.shape[1])
+            return kernel, float(ridge)
+        ratio = 1.0 if every_row else min(1.0, p / len(X))
+        rows = torch.arange(len(X)) if len(X) <= tuning.CHECK_ROWS else torch.randperm(len(X), generator=generator)[: tuning.SAMPLE_ROWS]
+        batch = ArraySource(X, y, mean=mean.double()).take(rows)
+        choice = tuning.tune(kernel, ridge, tuning.Sample(batch.X.double(), batch.Y, w[rows].double(), ratio))
+        return choice.kernel, choice.ridge
+
+    def _dtype(self, X: Tensor) -> str:
+        if self.precision == "auto":
+            return "float64" if X.dtype == torch.float64 and self._device() == "cpu" else "float32"
+        if self.precision not in DTYPES:
+            raise one_of("precision", self.precision, ["auto", *DTYPES])
+        return self.precision
+
+    def _device(self) -> str:
+        if self.device == "auto":
+            return "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(self.device)
+        except (RuntimeError, TypeError):
+            raise InputError(f"device={self.device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'.") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"device={self.device!r} was given, but torch sees no CUDA GPU here; use device='auto' or 'cpu'.")
+        return str(device)
+
+    def _epochs(self, n: int) -> int:
+        if self.epochs is None:
+            return 5 if n < 1_000_000 else 2
+        if isinstance(self.epochs, bool) or not isinstance(self.epochs, Integral) or self.epochs < 1:
+            raise InputError(f"epochs={self.epochs!r} was given, expected a whole number of 1 or more, or None.")
+        return int(self.epochs)
+
+    def _count_centers(self, n: int) -> int:
+        if self.n_centers is None:
+            return n if isinstance(self.solver, solvers.EigenPro2) or self.solver == "eigenpro2" else default_centers(n)
+        if isinstance(self.n_centers, bool) or not isinstance(self.n_centers, Integral) or self.n_centers < 1:
+            raise InputError(f"n_centers={self.n_centers!r} was given, expected a whole number of 1 or more, or None.")
+        if self.n_centers > n:
+            warnings.warn(f"n_centers={self.n_centers} is more than the {n} training rows: all are centers.", UserWarning, stacklevel=4)
+        return min(n, int(self.n_centers))
+
+    def _own_centers(self, X: Tensor) -> Tensor | None:
+        """The user's own array of centers, checked; None where `centers` names a way of choosing."""
+        if isinstance(self.centers, str):
+            if self.centers not in centers_room.WAYS:
+                raise one_of("centers", self.centers, centers_room.WAYS)
+            return None
+        Z = torch.as_tensor(np.asarray(self.centers.cpu() if isinstance(self.centers, Tensor) else self.centers))
+        if Z.ndim != 2 or Z.shape[1] != X.shape[1] or len(Z) == 0:
+            raise InputError(
+                f"centers of shape {tuple(Z.shape)} were given, expected (p, {X.shape[1]}): a row per center, a column per feature."
+            )
+        Z = Z.to(X.dtype)
+        if not torch.isfinite(Z).all():
+            raise InputError("centers contain NaN or infinity; give finite rows.")
+        if self.n_centers is not None and self.n_centers != len(Z):
+            raise InputError(f"n_centers={self.n_centers} was given together with {len(Z)} rows of centers; leave n_centers out.")
+        return Z
+
+    # ---- data in and out -------------------------------------------------------------------------------------------------
+
+    def _check_X(self, X: Any, reset: bool) -> Tensor:
+        """X as a float tensor of the user's own precision, without a copy where that is possible."""
+        if isinstance(X, Tensor):
+            X = X.detach().cpu()
+            X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+        _named_columns(X)
+        X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
+        if not np.isfinite(np.sum(X, dtype=np.float64)) and not np.isfinite(X).all():
+            bad = np.flatnonzero(~np.isfinite(X).all(axis=0))
+            names = getattr(self, "feature_names_in_", None)
+            shown = ", ".join(repr(str(names[j])) if names is not None else str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
+            count = int((~np.isfinite(X)).sum())
+            raise InputError(f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or impute them first.")
+        return torch.from_numpy(X if X.flags.writeable else X.copy())
+
+    def _check_weight(self, sample_weight: Any, n: int) -> Tensor:
+        if sample_weight is None:
+            return torch.ones(n, dtype=torch.float64)
+        if isinstance(sample_weight, Tensor):
+            sample_weight = sample_weight.detach().cpu().numpy()
+        if isinstance(sample_weight, Real):
+            return torch.full((n,), float(sample_weight), dtype=torch.float64)
+        w = np.asarray(sample_weight, dtype=np.float64)
+        if w.shape != (n,):
+            raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")
+        if not np.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
+            raise InputError("sample_weight must be finite and not negative, with at least one weight above 0.")
+        return torch.from_numpy(w.copy())
+
+    def _hold_out(self, n: int, default: float, labels: np.ndarray | None = None) -> np.ndarray | None:
+        """Row numbers kept out of training, or None. Every class keeps at least one row in training."""
+        fraction = self.validation_fraction
+        if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1):
+            raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
+        if fraction is None:
+            fraction = max(default, 0.1) if self.early_stopping else default
+        if self.early_stopping and fraction == 0:
+            raise InputError("early_stopping=True needs held-out rows: set validation_fraction above 0, or leave it out.")
+        size = int(round(fraction * n))
+        if size < 1 or n - size < 2:
+            return None
+        order = check_random_state(self.random_state).permutation(n)
+        if labels is not None:
+            _, first = np.unique(labels[order], return_index=True)
+            rest = np.setdiff1d(np.arange(n), first)
+            order = np.concatenate([order[first], order[rest]])
+            size = min(size, len(rest))
+        return np.sort(order[n - size :]) if size else None
+
+    def _values(self, X: Any) -> Tensor:
+        """f(X), (r, c): checked, on the model's device."""
+        check_is_fitted(self, "model_")
+        X = self._check_X(X, reset=False)
+        with torch.no_grad():
+            return self.model_(X.to(self.model_.alpha.device))
+
+    # ---- model files -----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Any) -> None:
+        """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads it back, on any device."""
+        check_is_fitted(self, "model_")
+        params = {name: value for name, value in self.get_params(deep=False).items() if name != "callbacks"}
+        fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
+        save_model(
+            folder,
+            self.model_,
+            {
+                "estimator": type(self).__name__,
+                "params": params,
+                "fitted": fitted,
+                "plan": self.plan_.to_dict(),
+                "history": self.history_,
+            },
+        )
+
+    _saved = ["n_iter_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_"]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        tags.non_deterministic = False
+        return tags
+
+
+class Watch:
+    """Listens to the solver: keeps the history, scores held-out rows after each epoch, keeps the best weights, calls the callbacks."""
+
+    def __init__(self, estimator: KernelEstimator, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
+        self.history: list[dict[str, Any]] = []
+        self.best: Tensor | None = None
+        self.stopped = False
+        self._best_score, self._waited = -np.inf, 0
+        self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
+        given = estimator.callbacks
+        self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
+        if estimator.verbose:
+            self._callbacks.append(ProgressBar())
+
+    def __call__(self, event: Event) -> bool:
+        row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
+        if event.note:
+            row["note"] = event.note
+        stop = False
+        if event.kind == "epoch" and self._held is not None and event.alpha is not None:
+            row["validation_score"] = score = self._score(event.alpha)
+            if self._estimator.early_stopping:
+                better = score > self._best_score
+                self._waited = 0 if better else self._waited + 1
+                if better:
+                    self._best_score, self.best = score, event.alpha.clone()
+                stop = self.stopped = self._waited >= PATIENCE
+        if event.kind not in ("start", "end"):
+            self.history.append(row)
+        for callback in self._callbacks:
+            stop = bool(callback(event)) or stop
+        return stop
+
+    def _score(self, alpha: Tensor) -> float:
+        X, y, w = self._held
+        model = KernelModel(self._kernel, self._Z.to(alpha.device), alpha, self._mean.to(alpha), TILE_BYTES)
+        with torch.no_grad():
+            return self._estimator._score_values(model(X.to(alpha.device)).cpu(), y, w)
+
+
+def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the same X become one: weights add up, targets are averaged. The least-squares problem is the same, K(X,X) is not
+    singular, leaving one out leaves out its copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone."""
+    keep = w > 0
+    X, Y, w = X[keep], Y[keep], w[keep]
+    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    group = torch.from_numpy(np.asarray(inverse).reshape(-1))
+    weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
+    total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())
+    return torch.from_numpy(unique), total / weight[:, None], weight
+
+
+def _named_columns(X: Any) -> None:
+    """Say which columns of a data frame are not numbers, before scikit-learn trips over the first value."""
+    if issparse(X):
+        raise InputTypeError(
+            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
+        )
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        bad = [str(name) for name in X.columns if getattr(X[name].dtype, "kind", "O") not in "biuf" and not _all_numbers(X[name])]
+        if bad:
+            raise InputError(
+                f"X has columns that are not numbers: {', '.join(map(repr, bad[:8]))}; encode them first, for example with "
+                "OneHotEncoder, or drop them."
+            )
+
+
+def _all_numbers(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"

@@ -1,0 +1,180 @@
+"""KernelClassifier: one-hot least squares, the largest value wins; probabilities by a temperature fitted on rows kept out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+from torch import Tensor
+
+from ..errors import InputError
+from ..tuning import CHECK_ROWS, loo_residuals
+from .base import MERGE_ROWS, KernelEstimator, merge
+
+CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
+
+
+class KernelClassifier(ClassifierMixin, KernelEstimator):
+    """Kernel classification with any number of centers.
+
+    Takes all arguments of KernelRegressor, and `class_weight`: None, "balanced" or a dict. One column of targets per class;
+    `decision_function` gives their predicted values, `predict_proba` calibrated probabilities: softmax of the values over a
+    temperature, fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "auto",
+        n_centers: int | None = None,
+        solver: Any = "auto",
+        epochs: int | None = None,
+        ridge: float | None = None,
+        centers: Any = "uniform",
+        device: str = "auto",
+        precision: str = "auto",
+        memory_budget: int | str | None = None,
+        validation_fraction: float | None = None,
+        early_stopping: bool = False,
+        callbacks: Any = None,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        super().__init__(
+            kernel=kernel,
+            n_centers=n_centers,
+            solver=solver,
+            epochs=epochs,
+            ridge=ridge,
+            centers=centers,
+            device=device,
+            precision=precision,
+            memory_budget=memory_budget,
+            validation_fraction=validation_fraction,
+            early_stopping=early_stopping,
+            callbacks=callbacks,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelClassifier:
+        """Train on rows X (n, d) and labels y (n,) of any sortable kind."""
+        X = self._check_X(X, reset=True)
+        codes = self._check_labels(y, len(X))
+        w = self._check_weight(sample_weight, len(X))
+        if self.class_weight is not None:
+            try:
+                w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
+            except (ValueError, TypeError) as error:
+                raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
+        keep = w > 0
+        X, codes, w = X[keep], codes[keep], w[keep]
+        c = len(self.classes_)
+        if len(torch.unique(codes)) == 1 and c > 1:
+            w = w.clone()  # weights left one class: the mean alone decides
+        small = len(X) <= CHECK_ROWS
+        rows = self._hold_out(len(X), 0.0 if small else min(0.1, CALIBRATION_ROWS / len(X)), codes.numpy())
+        held = None
+        if rows is not None:
+            mask = torch.ones(len(X), dtype=torch.bool)
+            mask[rows] = False
+            held = (X[~mask], codes[~mask], w[~mask])
+            X, codes, w = X[mask], codes[mask], w[mask]
+        mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes, w) / w.sum()
+        dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
+        if len(X) <= MERGE_ROWS:
+            one_hot = torch.nn.functional.one_hot(codes, c).double()
+            X, Y, w = merge(X, one_hot, w)
+            self._fit(X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held)
+        else:
+            Y = codes
+            self._fit(X, codes, w, mean.to(dtype), codes, held)
+        self.temperature_ = self._calibrate(X, Y, w, held)
+        return self
+
+    def _check_labels(self, y: Any, n: int) -> Tensor:
+        if isinstance(y, Tensor):
+            y = y.detach().cpu().numpy()
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None.")
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(np.empty(n), y)
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise InputError("Input y contains NaN or infinity; every row needs a label.")
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        return torch.from_numpy(codes.reshape(-1).astype(np.int64))
+
+    def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any) -> float:
+        """The temperature, from held-out rows; on small data, where none are held out, from leave-one-out predictions."""
+        if len(self.classes_) == 1:
+            return 1.0
+        if held is not None:
+            with torch.no_grad():
+                values = self.model_(held[0].to(self.model_.alpha.device)).cpu().double()
+            return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
+        if len(X) > CHECK_ROWS:
+            return 1.0
+        targets = Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double()
+        centered = targets - self.model_.intercept.cpu().double()
+        X = X.double()
+        try:
+            residual = loo_residuals(self.model_.kernel(X), centered, max(self.plan_.ridge * w.mean().item(), 1e-8) / w)
+        except torch.linalg.LinAlgError:
+            return 1.0
+        return temperature(targets - residual, targets, w)
+
+    def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
+        """Weighted accuracy of held-out rows."""
+        return (w * (values.argmax(1) == codes)).sum().item() / w.sum().item()
+
+    def decision_function(self, X: Any) -> Any:
+        """Values f(X), (r, classes); for two classes (r,), positive where the second wins."""
+        values = self._values(X)
+        if len(self.classes_) == 2:
+            values = values[:, 1] - values[:, 0]
+        elif len(self.classes_) == 1:
+            values = values[:, 0]
+        return values if isinstance(X, Tensor) else values.cpu().numpy()
+
+    def predict(self, X: Any) -> Any:
+        """Labels; a tensor where X is one and the labels are numbers."""
+        codes = self._values(X).argmax(1).cpu().numpy()
+        labels = self.classes_[codes]
+        return torch.from_numpy(labels) if isinstance(X, Tensor) and labels.dtype.kind in "iufb" else labels
+
+    def predict_proba(self, X: Any) -> Any:
+        """Calibrated probabilities, (r, classes)."""
+        probabilities = torch.softmax(self._values(X).double() / self.temperature_, 1)
+        return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
+
+    def predict_log_proba(self, X: Any) -> Any:
+        logs = torch.log_softmax(self._values(X).double() / self.temperature_, 1)
+        return logs if isinstance(X, Tensor) else logs.cpu().numpy()
+
+
+def temperature(values: Tensor, targets: Tensor, w: Tensor) -> float:
+    """t that minimises the log loss of softmax(values/t). It is convex in 1/t: bisection on the slope."""
+    if not torch.isfinite(values).all():
+        return 1.0
+
+    def slope(inverse: float) -> float:
+        expected = (torch.softmax(inverse * values, 1) * values).sum(1)
+        return (w * (expected - (targets * values).sum(1))).sum().item()
+
+    low, high = 1e-3, 1e3
+    if slope(high) < 0:  # rows separated without an error: as sharp as the bound allows
+        return 1 / high
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / high

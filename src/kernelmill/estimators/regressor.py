@@ -1,0 +1,93 @@
+"""KernelRegressor: least squares in the span of the centers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+from torch import Tensor
+
+from .base import MERGE_ROWS, KernelEstimator, merge
+
+
+class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
+    """Kernel regression with any number of centers.
+
+    Minimises Σ wᵢ ‖f(xᵢ) − yᵢ‖² + ridge·‖f‖² over f = K(·, Z) α. With nothing set, kernel, bandwidths, ridge, centers and solver are
+    chosen from the data and its size.
+
+    Parameters
+    ----------
+    kernel : "auto", a name, a kernel object, or a function K(A, B)
+    n_centers : how many rows become centers; None lets the plan decide
+    solver : "auto", a name, or a solver object such as EigenPro4(q=100)
+    epochs : passes over the data; None lets the plan decide
+    ridge : λ of the objective above, a sum over rows and not a mean; None chooses it
+    centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
+    device : "auto", "cpu", "cuda", "cuda:1", …
+    precision : "auto", "float32" or "float64"
+    memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
+    validation_fraction : rows held out of training to score each epoch
+    early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights
+    callbacks : one callable or a list; each gets every Event, and returning True stops the fit
+    warm_start : go on from the fitted weights, kernel and centers
+    random_state, verbose : as in scikit-learn; verbose=1 shows a progress bar
+
+    Attributes
+    ----------
+    model_ : KernelModel with .kernel, .Z and .alpha
+    plan_ : every size that was used
+    history_ : a dict per projection and epoch
+    n_iter_, n_features_in_, feature_names_in_
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRegressor:
+        """Train on rows X (n, d) and targets y (n,) or (n, outputs)."""
+        X = self._check_X(X, reset=True)
+        Y = self._check_y(y, len(X))
+        w = self._check_weight(sample_weight, len(X))
+        kept, held = self._split(X, Y, w)
+        X, Y, w = kept
+        if len(X) <= MERGE_ROWS:
+            X, Y, w = merge(X, Y, w)
+        else:
+            X, Y, w = X[w > 0], Y[w > 0], w[w > 0]
+        mean = ((w[:, None] * Y.double()).sum(0) / w.sum()).to(Y.dtype)
+        return self._fit(X, Y, w, mean, None, held)
+
+    def _split(self, X: Tensor, Y: Tensor, w: Tensor):
+        rows = self._hold_out(len(X), default=0.0)
+        if rows is None:
+            return (X, Y, w), None
+        mask = torch.ones(len(X), dtype=torch.bool)
+        mask[rows] = False
+        return (X[mask], Y[mask], w[mask]), (X[~mask], Y[~mask], w[~mask])
+
+    def _check_y(self, y: Any, n: int) -> Tensor:
+        if isinstance(y, Tensor):
+            y = y.detach().cpu().numpy()
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None.")
+        y = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        check_consistent_length(np.empty(n), y)
+        self.y_ndim_ = y.ndim
+        self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+        return torch.from_numpy(np.array(y.reshape(n, -1)))
+
+    def _score_values(self, values: Tensor, Y: Tensor, w: Tensor) -> float:
+        """R² of held-out rows, averaged over outputs."""
+        values, Y, w = values.double(), Y.double(), w[:, None]
+        mean = (w * Y).sum(0) / w.sum()
+        left, total = (w * (values - Y) ** 2).sum(0), (w * (Y - mean) ** 2).sum(0)
+        return (1 - left / total.clamp(min=1e-300)).mean().item()
+
+    def predict(self, X: Any) -> Any:
+        """f(X): a numpy array, or a tensor where X is one."""
+        values = self._values(X)
+        values = values[:, 0] if self.y_ndim_ == 1 else values
+        return values if isinstance(X, Tensor) else values.cpu().numpy()

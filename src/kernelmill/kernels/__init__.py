@@ -1,0 +1,63 @@
+"""k(x, z): mathematics only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InputError, one_of
+from .base import Custom, Kernel, Points, Scale, positive
+from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK
+from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
+
+NAMED: dict[str, type[Kernel]] = {
+    kernel.name: kernel
+    for kernel in (
+        Laplacian,
+        Gaussian,
+        Matern,
+        GeneralisedExponential,
+        RationalQuadratic,
+        Linear,
+        Polynomial,
+        ReluNTK,
+        ArcCosine,
+    )
+}
+
+
+def resolve(kernel: Any) -> Kernel:
+    """A kernel object from a name, a kernel object, or a function K(A, B)."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str):
+        if kernel not in NAMED:
+            raise one_of("kernel", kernel, [*NAMED, "auto"])
+        made = NAMED[kernel]()
+        if isinstance(made, Radial):
+            made.bandwidth = "auto"
+        return made
+    if callable(kernel):
+        return Custom(kernel)
+    raise InputError(f"kernel={kernel!r} was given, expected a name, a kernel object or a function K(A, B).")
+
+
+__all__ = [
+    "ArcCosine",
+    "Custom",
+    "DotProduct",
+    "Gaussian",
+    "GeneralisedExponential",
+    "Kernel",
+    "Laplacian",
+    "Linear",
+    "Matern",
+    "NAMED",
+    "Points",
+    "Polynomial",
+    "Radial",
+    "RationalQuadratic",
+    "ReluNTK",
+    "Scale",
+    "positive",
+    "resolve",
+]

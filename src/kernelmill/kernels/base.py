@@ -1,0 +1,134 @@
+"""What a kernel is: features of a point, and K(A, B) from the features of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..settings import Settings
+
+
+@dataclass(frozen=True)
+class Points:
+    """Rows as a kernel sees them: features `x` (r, d) and, where the kernel needs them, squared norms `sq` (r,)."""
+
+    x: Tensor
+    sq: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows) -> Points:
+        return Points(self.x[rows], self.sq[rows])
+
+    @staticmethod
+    def cat(parts: list[Points]) -> Points:
+        return Points(torch.cat([a.x for a in parts]), torch.cat([a.sq for a in parts]))
+
+
+class Kernel(Settings):
+    """A positive semi-definite function of two rows.
+
+    `embedding` gives the map from raw rows to features; `evaluate` gives K(A, B) for two sets of features. Everything that
+    trains or predicts goes through these two, so a kernel says nothing of tiles, devices or solvers.
+    """
+
+    name: str = ""
+    translation_invariant = False
+
+    def validate(self, d: int) -> None:
+        """Raise InputError where the settings do not fit rows of d features."""
+
+    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Points]:
+        """The map from rows to features. `origin` is subtracted where that leaves K unchanged: it keeps digits, not meaning."""
+
+        def embed(X: Tensor) -> Points:
+            x = X.to(dtype)
+            return Points(x, (x * x).sum(1))
+
+        return embed
+
+    def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        """K(A, B), written into `out` where one is given."""
+        raise NotImplementedError
+
+    def diagonal(self, A: Points) -> Tensor:
+        """K(a, a) for each row a."""
+        raise NotImplementedError
+
+    def __call__(self, A, B=None) -> Tensor:
+        """The dense K(A, B) for small arrays, in their own precision."""
+        A = torch.as_tensor(A)
+        B = A if B is None else torch.as_tensor(B)
+        dtype = torch.promote_types(A.dtype, B.dtype)
+        dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+        self.validate(A.shape[1])
+        embed = self.embedding(B.double().mean(0), dtype)
+        return self.evaluate(embed(A), embed(B))
+
+
+def positive(owner: str, name: str, value: Any, allow_zero: bool = False) -> float:
+    """`value` as a positive finite float, or the error that says what it was."""
+    bound = "0 or more" if allow_zero else "greater than 0"
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{owner}: {name}={value!r} was given, expected a number {bound}.") from None
+    if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
+        raise InputError(f"{owner}: {name}={value!r} was given, expected a finite number {bound}.")
+    return number
+
+
+class Scale:
+    """How a bandwidth turns raw rows into features: a number, one per feature, or a matrix Σ with r² = (x−z)ᵀΣ⁻¹(x−z)."""
+
+    def __init__(self, owner: str, bandwidth: Any, d: int | None = None):
+        if isinstance(bandwidth, str):
+            raise InputError(
+                f"{owner}: bandwidth={bandwidth!r} was given, expected a number, one per feature, a matrix, or 'auto' "
+                "inside an estimator, which chooses it from the data before the kernel is used."
+            )
+        values = torch.as_tensor(np.asarray(bandwidth.detach().cpu() if isinstance(bandwidth, Tensor) else bandwidth, dtype=np.float64))
+        if values.ndim > 2 or (values.ndim == 2 and values.shape[0] != values.shape[1]):
+            raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number, (d,) or (d, d).")
+        if d is not None and values.ndim > 0 and values.shape[0] != d:
+            raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features; give one value per feature.")
+        if not torch.isfinite(values).all() or (values.ndim < 2 and (values <= 0).any()):
+            raise InputError(f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater than 0.")
+        self.values = values
+        if values.ndim == 2:
+            L, info = torch.linalg.cholesky_ex((values + values.T) / 2)
+            if info.item() or not torch.allclose(values, values.T):
+                raise InputError(f"{owner}: the bandwidth matrix was not symmetric positive definite; give Σ with r² = (x−z)ᵀ Σ⁻¹ (x−z).")
+            self.whiten = torch.linalg.inv(L).T
+
+    def apply(self, X: Tensor) -> Tensor:
+        if self.values.ndim == 2:
+            return X @ self.whiten.to(X.device, X.dtype)
+        return X / self.values.to(X.device, X.dtype)
+
+
+@dataclass(eq=False)
+class Custom(Kernel):
+    """Any function K(A, B) of two float tensors (r, d) and (t, d) that returns an (r, t) tensor of a positive semi-definite kernel."""
+
+    function: Callable[[Tensor, Tensor], Tensor] = field(default=None)  # type: ignore[assignment]
+    name = "custom"
+
+    def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        K = torch.as_tensor(self.function(A.x, B.x))
+        if K.shape != (len(A), len(B)):
+            raise InputError(
+                f"the kernel function returned shape {tuple(K.shape)}, expected ({len(A)}, {len(B)}): a row of A each, a column of B."
+            )
+        return K.to(A.x.dtype) if out is None else out.copy_(K)
+
+    def diagonal(self, A: Points) -> Tensor:
+        # Blocks of 64 rows: at most 64 times the work of the diagonal, and no assumption on the function.
+        return torch.cat([torch.diagonal(self.evaluate(A[i : i + 64], A[i : i + 64])) for i in range(0, len(A), 64)] or [A.sq])

@@ -1,0 +1,129 @@
+"""Kernels of the inner product x·z and the two norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Kernel, Points, Scale, positive
+
+
+@dataclass(eq=False)
+class DotProduct(Kernel):
+    """K(x, z) = profile(x·z, ‖x‖², ‖z‖²) of rows divided by the bandwidth."""
+
+    bandwidth: Any = 1.0
+
+    def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def validate(self, d: int) -> None:
+        Scale(type(self).__name__, self.bandwidth, d)
+
+    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Points]:
+        scale = Scale(type(self).__name__, self.bandwidth)
+
+        def embed(X: Tensor) -> Points:
+            x = scale.apply(X.to(torch.promote_types(X.dtype, dtype))).to(dtype)
+            return Points(x, (x * x).sum(1))
+
+        return embed
+
+    def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        dot = torch.mm(A.x, B.x.T, out=out)
+        K = self.profile(dot, A.sq[:, None], B.sq[None, :])
+        return K if out is None or K is dot else out.copy_(K)
+
+    def diagonal(self, A: Points) -> Tensor:
+        return self.profile(A.sq.clone(), A.sq, A.sq)
+
+
+@dataclass(eq=False)
+class Linear(DotProduct):
+    """x·z."""
+
+    name = "linear"
+
+    def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
+        return dot
+
+
+@dataclass(eq=False)
+class Polynomial(DotProduct):
+    """(x·z + constant)^degree."""
+
+    degree: int = 3
+    constant: float = 1.0
+    name = "polynomial"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        positive("Polynomial", "constant", self.constant, allow_zero=True)
+        if self.degree != int(self.degree) or self.degree < 1:
+            raise InputError(f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or more.")
+
+    def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
+        return dot.add_(self.constant).pow_(int(self.degree))
+
+
+def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
+    """(‖x‖‖z‖, cos of the angle); the cosine of a zero row is 0, never NaN."""
+    norms = (sq_a * sq_b).sqrt()
+    return norms, (dot / norms.clamp(min=torch.finfo(dot.dtype).tiny)).clamp_(-1, 1)
+
+
+def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
+    """κ0 and κ1: the expected derivative and value of two ReLU units at this cosine, scaled to 1 at cos = 1."""
+    angle = torch.acos(cos)
+    kappa0 = 1 - angle / math.pi
+    return kappa0, torch.sin(angle).div_(math.pi).add_(cos * kappa0)
+
+
+@dataclass(eq=False)
+class ReluNTK(DotProduct):
+    """Neural tangent kernel of an infinitely wide ReLU network with `depth` hidden layers and no bias, divided by depth + 1."""
+
+    depth: int = 2
+    name = "relu_ntk"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        if self.depth != int(self.depth) or self.depth < 1:
+            raise InputError(f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more.")
+
+    def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
+        norms, sigma = _angle(dot, sq_a, sq_b)
+        theta = sigma.clone()
+        for _ in range(int(self.depth)):
+            kappa0, sigma = _relu_step(sigma.clamp(-1, 1))
+            theta = theta.mul_(kappa0).add_(sigma)
+        return theta.mul_(norms).div_(self.depth + 1)
+
+
+@dataclass(eq=False)
+class ArcCosine(DotProduct):
+    """Arc-cosine kernel of `order` 0, 1 or 2 (Cho and Saul), scaled so that K(x, x) = ‖x‖^(2·order)."""
+
+    order: int = 1
+    name = "arc_cosine"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        if self.order not in (0, 1, 2):
+            raise InputError(f"ArcCosine: order={self.order!r} was given, expected 0, 1 or 2.")
+
+    def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
+        norms, cos = _angle(dot, sq_a, sq_b)
+        if self.order == 0:
+            return _relu_step(cos)[0]
+        if self.order == 1:
+            return _relu_step(cos)[1] * norms
+        angle = torch.acos(cos)
+        value = 3 * torch.sin(angle) * cos + (math.pi - angle) * (1 + 2 * cos * cos)
+        return value.div_(3 * math.pi) * norms * norms

@@ -1,0 +1,123 @@
+"""Kernels of the distance r between two rows, measured in bandwidths: one profile each, distances in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Kernel, Points, Scale, positive
+
+
+@dataclass(eq=False)
+class Radial(Kernel):
+    """K(x, z) = profile(r²), r = ‖x − z‖ / bandwidth, profile(0) = 1."""
+
+    bandwidth: Any = 1.0
+    translation_invariant = True
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        """K from squared distances; may overwrite its argument."""
+        raise NotImplementedError
+
+    def validate(self, d: int) -> None:
+        Scale(type(self).__name__, self.bandwidth, d)
+
+    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Points]:
+        scale = Scale(type(self).__name__, self.bandwidth)
+
+        def embed(X: Tensor) -> Points:
+            # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100 keeps its ± 100 in float32.
+            wide = torch.promote_types(X.dtype, dtype)
+            x = scale.apply(X.to(wide) - origin.to(X.device, wide)).to(dtype)
+            # Norms are shrunk by a few ε, so that rounding in ‖a‖² + ‖b‖² − 2a·b leaves coincident rows at r² ≤ 0, which is
+            # clamped: K(x, x) = 1 exactly. The shrinkage is below the rounding error of the formula itself.
+            return Points(x, (x * x).sum(1) * (1 - 4 * torch.finfo(dtype).eps))
+
+        return embed
+
+    def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        sq_dist = torch.addmm(B.sq, A.x, B.x.T, alpha=-2, out=out).add_(A.sq[:, None]).clamp_(min=0)
+        K = self.profile(sq_dist)
+        return K if out is None or K is sq_dist else out.copy_(K)
+
+    def diagonal(self, A: Points) -> Tensor:
+        return torch.ones_like(A.sq)
+
+
+@dataclass(eq=False)
+class Laplacian(Radial):
+    """exp(−r)."""
+
+    name = "laplacian"
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        return sq_dist.sqrt_().neg_().exp_()
+
+
+@dataclass(eq=False)
+class Gaussian(Radial):
+    """exp(−r²/2)."""
+
+    name = "gaussian"
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        return sq_dist.mul_(-0.5).exp_()
+
+
+@dataclass(eq=False)
+class Matern(Radial):
+    """Matérn of smoothness ν = 1/2, 3/2 or 5/2; ν = 1/2 is the Laplacian."""
+
+    nu: float = 1.5
+    name = "matern"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        if self.nu not in (0.5, 1.5, 2.5):
+            raise InputError(f"Matern: nu={self.nu!r} was given, expected 0.5, 1.5 or 2.5; or see GeneralisedExponential.")
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        r = sq_dist.sqrt_().mul_(math.sqrt(2 * self.nu))
+        decay = torch.exp(-r)
+        if self.nu == 0.5:
+            return decay
+        if self.nu == 1.5:
+            return r.add_(1).mul_(decay)
+        return (r * r).div_(3).add_(r).add_(1).mul_(decay)
+
+
+@dataclass(eq=False)
+class GeneralisedExponential(Radial):
+    """exp(−r^γ), 0 < γ ≤ 2: γ = 1 is the Laplacian; γ = 2 the Gaussian of bandwidth σ/√2."""
+
+    gamma: float = 1.0
+    name = "generalised_exponential"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        if positive("GeneralisedExponential", "gamma", self.gamma) > 2:
+            raise InputError(f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2; above 2 it is no kernel.")
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        return sq_dist.pow_(self.gamma / 2).neg_().exp_()
+
+
+@dataclass(eq=False)
+class RationalQuadratic(Radial):
+    """(1 + r²/(2a))^(−a), a = `shape`: a mixture of Gaussians of many bandwidths."""
+
+    shape: float = 1.0
+    name = "rational_quadratic"
+
+    def validate(self, d: int) -> None:
+        super().validate(d)
+        positive("RationalQuadratic", "shape", self.shape)
+
+    def profile(self, sq_dist: Tensor) -> Tensor:
+        return sq_dist.div_(2 * self.shape).add_(1).pow_(-self.shape)

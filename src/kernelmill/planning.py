@@ -1,0 +1,164 @@
+"""The plan: every size a run uses, decided once, as plain data.
+
+It is made in two phases. `sizes` needs no data: it turns (n, d, c, p, memory) into s, q, the way to project and predicted
+bytes. `with_step` adds what only the spectrum can tell: the batch m, the period T and the step η. A stored plan is never
+redone: equal seed and plan give equal weights.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from .errors import InputError, one_of
+from .preconditioner import FRESH_ROWS
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+PROJECTIONS = ["cholesky", "carried", "one_pass"]
+TILE_BYTES = 32 << 20  # large enough for a full-speed matrix product, small enough to stay near the last-level cache
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes, step and predictions of one run. None means: not used by this solver, or not decided yet."""
+
+    solver: str
+    n: int
+    d: int
+    c: int
+    p: int
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    epochs: int = 1
+    ridge: float = 0.0
+    tile_bytes: int = TILE_BYTES
+    budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y
+    bytes: int = 0  # predicted peak
+    # EigenPro, phase one
+    s: int | None = None
+    q: int | None = None
+    projection: str | None = None
+    recipe: str = "measured"  # or "paper": the printed step, subsample of X, no decay
+    control_variate: bool = False
+    keep_block: bool = True
+    # EigenPro, phase two
+    m: int | None = None
+    T: int | None = None
+    eta: float | None = None
+    beta: float | None = None
+    beta_mean: float | None = None
+    lambda_top: float | None = None
+    m_Z: int | None = None
+    eta_Z: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def itemsize(self) -> int:
+        return self.torch_dtype.itemsize
+
+
+def parse_bytes(memory_budget: Any) -> int:
+    """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
+    if memory_budget is None or memory_budget == "auto":
+        return int(0.7 * free_bytes())
+    if isinstance(memory_budget, str):
+        units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
+        text = memory_budget.strip().lower()
+        unit = next((u for u in sorted(units, key=len, reverse=True) if text.endswith(u)), "")
+        try:
+            number = float(text[: len(text) - len(unit)])
+        except ValueError:
+            raise InputError(f"memory_budget={memory_budget!r} was given, expected bytes or a string such as '8GB'.") from None
+        memory_budget = number * units.get(unit, 1)
+    if not isinstance(memory_budget, (int, float)) or not memory_budget > 0:
+        raise InputError(f"memory_budget={memory_budget!r} was given, expected a positive number of bytes or a string such as '8GB'.")
+    return int(memory_budget)
+
+
+def free_bytes() -> int:
+    """Memory that can be had without swapping."""
+    try:
+        with open("/proc/meminfo") as meminfo:
+            for line in meminfo:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):
+        return 4 << 30
+
+
+def default_centers(n: int) -> int:
+    """How many centers when nobody said: all rows while an exact solution is quick, then as many as keep an epoch short."""
+    if n <= 50_000:
+        return min(n, 10_000)
+    return 20_000
+
+
+def direct_bytes(n: int, p: int) -> int:
+    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the first two.
+    return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES
+
+
+def direct_pays(n: int, p: int, budget: int) -> bool:
+    """Whether the exact solution is quick enough to be the default: about a minute on two cores."""
+    work = p**3 / 3 if p == n else 2.0 * n * p * p
+    return work <= 1e13 and direct_bytes(n, p) <= budget
+
+
+def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None) -> Plan:
+    """Phase one: s, q, the projection and what is kept, from the problem's sizes and the memory budget."""
+    n, d, c, p, item = base.n, base.d, base.c, base.p, base.itemsize
+    if s is not None and (s != int(s) or s < 1):
+        raise InputError(f"s={s!r} was given, expected a whole number of subsample rows, 1 or more.")
+    if q is not None and (q != int(q) or q < 0):
+        raise InputError(f"q={q!r} was given, expected a whole number of eigenvectors, 0 or more.")
+    if s is not None and q is not None and q >= s:
+        raise InputError(f"q={q} was given with s={s}: expected q < s; s rows have only s eigenvalues, and the one after q is needed.")
+    if projection not in ["auto", *PROJECTIONS]:
+        raise one_of("projection", projection, ["auto", *PROJECTIONS])
+    room = n if base.recipe == "paper" else p
+    s = min(room, s if s is not None else (2_000 if p < 20_000 else 4_000))
+    if q is None:
+        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and sqrt cost, in features).
+        q = min(s // 10, int(0.15 * p * (d + 200) / s))
+    q = max(0, min(q, s - 1))
+
+    cholesky = 2 * 8 * p * p
+    if projection == "auto":
+        # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3 operations once.
+        projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
+    state = 4 * p * c * item + p * (d + 1) * item + p * q * item * (projection != "cholesky")
+    tmp = p * (d + c + 1) * item
+    setup = 3 * 8 * s * s + item * (FRESH_ROWS**2 + FRESH_ROWS * (s + q))
+    residuals = n * c * item
+    if control_variate is None:
+        control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
+    total = state + tmp + setup + cholesky * (projection == "cholesky") + residuals * control_variate + 2 * base.tile_bytes
+    return replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), bytes=total)
+
+
+def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:
+    """Phase two: batch, period and step. The block K(X_m, Z) is used twice; it is kept when it fits, else evaluated twice."""
+    if T is None:
+        T = max(1, round(plan.p / m))  # T·m = p balances temporary centers, T·m/2 each row, against the pass, p/2 each row
+    block = m * plan.p * plan.itemsize
+    keep = plan.bytes + block <= plan.budget
+    return replace(plan, m=m, T=int(T), eta=eta, keep_block=keep, bytes=plan.bytes + (block if keep else 0), **measured)

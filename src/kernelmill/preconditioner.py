@@ -1,0 +1,145 @@
+"""λ, E, F, the preconditioned diagonal k, and the step they allow. Defined once, derived once.
+
+P f = f − K(·, X_s) F Fᵀ f(X_s), with F = E √D, D = (1 − τ/Λ)₊/Λ: the top q eigen-directions of the subsample are brought down
+to the level τ of the tail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .kernels import Points
+from .ops import KernelProduct
+
+OVERSTEP = 1.5  # first step in units of 1/B; it falls linearly to 0 over the run (docs/algorithm.md has the measurements)
+FRESH_ROWS = 5_000  # rows on which the step is measured; fewer inflate the top eigenvalue
+ANCHORED_STEP = 0.7  # the largest step, in units of 1/B, once residuals of the last epoch are subtracted
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """F (s, q) and K(X_s,X_s) F in the run's precision, and the eigenvalues λ_1 … λ_{q+1} they came from, in float64."""
+
+    F: Tensor
+    KF: Tensor
+    eigenvalues: Tensor
+    tau: float
+
+    @property
+    def q(self) -> int:
+        return self.F.shape[1]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What fresh rows say of the preconditioned kernel: its top eigenvalue per row, and its diagonal k."""
+
+    lambda_top: float
+    k: Tensor
+
+
+def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
+    """The q + 1 largest eigenvalues and q eigenvectors of a symmetric float64 matrix, largest first."""
+    values, vectors = torch.linalg.eigh((K_ss + K_ss.T) / 2)
+    values, vectors = values.flip(0), vectors.flip(1)
+    return values[: q + 1].clamp(min=0), vectors[:, :q]
+
+
+def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:
+    """How many eigenvalues stand above the rounding of kernel values in `dtype`."""
+    floor = 1e-6 if dtype == torch.float32 else 1e-12
+    return int((values > floor * values[0]).sum())
+
+
+def precondition(values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> Preconditioner:
+    """F for the level τ, from an eigensystem with one eigenvalue more than vectors."""
+    q = min(E.shape[1], numerical_rank(values, dtype))
+    if q == len(values):  # every direction is above the rounding: the last one stays in the tail
+        q -= 1
+    top = values[:q]
+    D = ((1 - tau / top).clamp(min=0)) / top
+    F = E[:, :q] * D.sqrt()
+    return Preconditioner(F.to(dtype), (F * top).to(dtype), values, tau)
+
+
+def diagonal(K: KernelProduct, X: Points, K_Xs: Tensor, F: Tensor) -> Tensor:
+    """k(x) = K(x,x) − ‖Fᵀ K(X_s,x)‖²: how far one unit of step moves a row's own prediction. Floored: rounding can pass zero."""
+    k = K.diagonal(X)
+    Q = K_Xs @ F
+    return (k - (Q * Q).sum(1)).clamp(min=floor(k))
+
+
+def floor(k: Tensor) -> float:
+    return 1e3 * torch.finfo(k.dtype).eps * max(k.max().item(), torch.finfo(k.dtype).tiny) if len(k) else 0.0
+
+
+def fresh_spectrum(K: KernelProduct, F: Tensor, X_s: Points, X: Points, w: Tensor, generator: torch.Generator) -> Spectrum:
+    """λ_top and k of √w (K − KF(KF)ᵀ) √w on rows X. The subsample's own tail is 2 to 8 times too small to trust."""
+    root = w.sqrt()[:, None]
+    K_XX, K_Xs = K.dense(X, X), K.dense(X, X_s)
+    Q = K_Xs @ F
+    v = torch.randn(len(X), 1, generator=generator, dtype=K.dtype).to(K.device)
+    top = torch.zeros((), dtype=K.dtype, device=K.device)
+    for _ in range(30):  # 5 iterations give 0.7 to 0.9 of the value
+        u = root * v
+        u = root * (K_XX @ u - Q @ (Q.T @ u))
+        top = u.norm() / v.norm()
+        v = u / u.norm().clamp(min=torch.finfo(K.dtype).tiny)
+    k = diagonal(K, X, K_Xs, F)
+    return Spectrum(max(top.item() / len(X), torch.finfo(K.dtype).tiny), w * k)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Batch m and first step η, with the numbers they came from."""
+
+    m: int
+    eta: float
+    B: float
+    beta: float
+
+
+def measured_step(spectrum: Spectrum, beta: float, largest: int, m: int | None = None, overstep: float = OVERSTEP) -> Step:
+    """η = overstep/B with B = max(mean k, β/2), and the largest batch for which that is still stable, m = B/λ_top.
+
+    Rows with k above B are held back one by one (`row_steps`), so that one outlier does not slow all others.
+    """
+    B = max(spectrum.k.mean().item(), beta / 2)
+    if m is None:
+        m = max(1, min(largest, int(B / spectrum.lambda_top)))
+    return Step(m, overstep / max(B, m * spectrum.lambda_top), B, beta)
+
+
+def printed_step(beta: float, tail: float, s: int, largest: int, m: int | None = None) -> Step:
+    """The paper's recipe: critical batch m* = β·s/λ_{q+1}; η = 1/β below it, 2/(β + (m−1)λ_{q+1}/s) from there on."""
+    critical = beta * s / tail if tail > 0 else math.inf
+    if m is None:
+        m = int(max(1, min(largest, critical)))
+    return Step(m, 1 / beta if m < critical else 2 / (beta + (m - 1) * tail / s), beta, beta)
+
+
+def row_steps(eta: float, k: Tensor, limit: float) -> Tensor:
+    """The step of each row: η, but at most limit/k."""
+    return (limit / k).clamp(max=eta)
+
+
+def build(
+    K: KernelProduct, X_s: Points, q: int, fresh: Callable[[int], tuple[Points, Tensor]], generator: torch.Generator
+) -> tuple[Preconditioner, Spectrum]:
+    """The preconditioner of a subsample and what fresh rows say of it. `fresh(r)` gives r rows of the data and their weights."""
+    values, E = top_eigensystem(K.dense64(X_s, X_s), q)
+    pre = precondition(values, E, values[-1].item(), K.dtype)
+    X, w = fresh(FRESH_ROWS)
+    spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
+    # Directions that the subsample claims to know better than fresh rows confirm are left partly in the tail; without this a
+    # large q makes the preconditioned kernel smaller than its own noise, and training stalls silently.
+    confirmed = len(X_s) * spectrum.lambda_top / 4
+    if confirmed > pre.tau:
+        pre = precondition(values, E, confirmed, K.dtype)
+        spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
+    return pre, spectrum

@@ -1,0 +1,143 @@
+"""K(Z,Z) θ = r: three ways to bring a function back into the span of the centers.
+
+A projection takes the residual r on Z and returns (θ, what is left of r). "cholesky" is exact and takes p² memory; "carried" is one
+pass over the centers that evaluates half a triangle and keeps what it could not project for the next time; "one_pass" forgets it:
+the paper's way, with the paper's EigenPro 2 step. That step also makes the pass an epoch of the EigenPro 2 solver.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .distributed import Communicator, count, gather, shard
+from .errors import KernelmillError
+from .kernels import Points
+from .ops import KernelProduct
+
+log = logging.getLogger("kernelmill")
+
+Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # times p times the largest K(z,z): the first that factors is used
+
+
+class NotPositiveDefinite(KernelmillError, ArithmeticError):
+    """K(Z,Z) could not be factored even with the largest jitter."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Cholesky factor of K + jitter·I in float64, held by columns: LAPACK would otherwise copy p² numbers at every solve."""
+
+    L: Tensor
+    jitter: float
+
+    def solve(self, b: Tensor) -> Tensor:
+        half = torch.linalg.solve_triangular(self.L, b.double(), upper=False)
+        return torch.linalg.solve_triangular(self.L.T, half, upper=True)
+
+
+def factor(K_ZZ: Tensor) -> Factor:
+    """Factor a float64 kernel matrix with the smallest jitter that works. K_ZZ is overwritten."""
+    size = len(K_ZZ) * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
+    added = 0.0
+    for jitter in JITTERS:
+        K_ZZ.diagonal().add_(jitter * size - added)
+        added = jitter * size
+        L, info = torch.linalg.cholesky_ex(K_ZZ)
+        if info.item() == 0 and torch.isfinite(L.diagonal()).all():
+            return Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
+    raise NotPositiveDefinite(
+        f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to its diagonal; "
+        "use fewer or more distinct centers, a smaller bandwidth, or projection='carried'."
+    )
+
+
+def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:
+    """Exact projection. The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as left over."""
+    x, sq = gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p)
+    whole = Points(x, sq)
+    F = factor(K.dense64(whole, whole))
+
+    def project(r: Tensor) -> tuple[Tensor, Tensor]:
+        theta = F.solve(gather(comm, r, 0, p))[shard(comm)].to(r.dtype)
+        return theta, F.jitter * theta
+
+    return project
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over the centers in batches of m, with the preconditioner's subsample as a coarse grid.
+
+    With `steps` it is EigenPro 2: δ_j = η r_j, less the preconditioner's part of it. Without, every part of the pass is an exact
+    minimisation of ‖f − f*‖ in the RKHS, first over the top q directions of the subsample, then over the rows of a batch, and over
+    the top directions again after each batch (a two-level Schwarz method). It needs no step, cannot diverge, and reaches with the
+    same p²/2 kernel values what hundreds of EigenPro 2 passes do not (docs/algorithm.md).
+    """
+
+    K: KernelProduct
+    Z: Points  # this rank's rows
+    M: Tensor  # (p, q) K(Z, Z_s) F, this rank's rows
+    F: Tensor  # (s, q), this rank's rows; the subsample is the first s centers
+    s: int
+    p: int
+    m: int
+    keep: bool  # hold each row block between its two uses
+    comm: Communicator
+    steps: Tensor | None = None  # (p,) EigenPro 2's step of every center, on every rank
+    shift: Tensor | None = None  # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X
+
+    def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift. Batch j meets only centers that have weight already: p²/2 kernel values in all."""
+        K, Z, M, F, comm = self.K, self.Z, self.M, self.F, self.comm
+        shift = torch.zeros_like(Z.sq) if self.shift is None else self.shift
+        MF = M.clone()  # (K(Z,Z) + shift) F: what the subsample's weights F V do to r. V is applied to δ at the end.
+        MF[: len(F)] += shift[: len(F), None] * F
+        delta, r = torch.zeros_like(r), r.clone()
+        V = r.new_zeros(M.shape[1], r.shape[1])
+        if self.steps is None:
+            V += comm.all_sum(F.T @ r[: len(F)])
+        for start in range(0, self.p, self.m):
+            stop = min(start + self.m, self.p)
+            before, own = slice(0, count(comm, start)), slice(count(comm, start), count(comm, stop))
+            place = slice((comm.rank - start) % comm.size, None, comm.size)  # where own rows stand in the batch
+            Z_j = Points(gather(comm, Z.x[own], start, stop), gather(comm, Z.sq[own], start, stop))
+            K_jZ, K_jj = K.block(Z_j, Z[before], self.keep), K.dense(Z_j, Z_j)
+            K_jj.diagonal().add_(gather(comm, shift[own], start, stop))
+            # r of this batch as it is now: less what earlier batches changed, less the subsample's part.
+            now = -(K_jZ @ delta[before])
+            now[place] += r[own] - MF[own] @ V
+            now = comm.all_sum(now)
+            step = self.steps[start:stop, None] * now if self.steps is not None else _exact(K_jj, now)
+            delta[own] = step[place]
+            r[before] -= K_jZ.T @ step
+            r[own] = now[place] + MF[own] @ V - K_jj[place] @ step
+            if self.steps is not None:
+                V -= comm.all_sum(M[own].T @ step[place])
+            elif stop >= self.s:  # from here on r is complete on the subsample
+                V += comm.all_sum(F.T @ (r[: len(F)] - MF[: len(F)] @ V))
+        delta[: len(F)] += F @ V
+        return delta, r - MF @ V
+
+
+def _exact(K_jj: Tensor, r_j: Tensor) -> Tensor:
+    """K_jj δ = r_j in float64, with as much added to the diagonal as rounding may have taken from it."""
+    G = K_jj.double()
+    G.diagonal().add_(10 * len(G) ** 0.5 * torch.finfo(K_jj.dtype).eps * G.diagonal().max())
+    return factor(G).solve(r_j).to(r_j.dtype)
+
+
+def forgetful(project: Projection) -> Projection:
+    """The paper's projection: what one pass does not reach is lost."""
+
+    def once(r: Tensor) -> tuple[Tensor, Tensor]:
+        theta, _ = project(r)
+        return theta, torch.zeros_like(r)
+
+    return once

@@ -1,0 +1,112 @@
+"""What every solver shares: its interface, its state and the events it reports."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..errors import InputError
+from ..kernels import Kernel
+from ..planning import Plan
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a run reports: "start", "projection", "epoch", "step_back", "interrupted" or "end"."""
+
+    kind: str
+    epoch: int  # whole epochs done
+    rows: int  # rows seen so far, of rows_total
+    rows_total: int
+    seconds: float
+    loss: float | None = None  # mean weighted squared residual of the rows since the last event, each before its own step
+    eta: float | None = None
+    note: str = ""
+    alpha: Tensor | None = field(default=None, repr=False, compare=False)
+
+
+MAX_STEP_BACKS = 12
+MAX_GROWTH = 2.0  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
+
+OnEvent = Callable[[Event], bool]  # True asks the solver to stop at its last projection
+
+
+@dataclass
+class State:
+    """What a run is made of between two cycles; exactly what a checkpoint stores. Tensors hold this rank's rows of Z."""
+
+    plan: Plan
+    alpha: Tensor  # (p, c) weights
+    r: Tensor  # (p, c) what K(Z,Z) α still lacks on Z
+    energy: float = 0.0  # mean weighted squared target: the loss of predicting nothing
+    epoch: int = 0
+    position: int = 0  # rows of this epoch already seen
+    step_scale: float = 1.0  # halved at every step back
+    loss: float | None = None
+    f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
+    D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
+    D_next: Tensor | None = None  # the same of this epoch, so far
+    g_last: Tensor | None = None  # (n, c) residual of each row when last seen
+    stopped: str = ""  # why the run ended before its last epoch, if it did
+
+    def copy(self) -> State:
+        """A state that later steps do not touch. g_last is shared: a step back may reread rows, which is harmless."""
+        shared = {"plan", "g_last"}
+        return State(
+            **{f.name: getattr(self, f.name) if f.name in shared else copy.copy(_clone(getattr(self, f.name))) for f in fields(self)}
+        )
+
+
+def _clone(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+class Solver(Protocol):
+    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `solve` does the work."""
+
+    name: str
+
+    def plan(self, base: Plan) -> Plan: ...
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State: ...
+
+
+class Reporter:
+    """Turns progress into events with a clock of its own."""
+
+    def __init__(self, plan: Plan, on_event: OnEvent):
+        self._plan, self._on_event, self._start = plan, on_event, time.perf_counter()
+
+    def __call__(self, kind: str, epoch: int, position: int, **values: Any) -> bool:
+        total = self._plan.n * self._plan.epochs
+        rows = min(total, epoch * self._plan.n + position)
+        return bool(self._on_event(Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)))
+
+
+def target_energy(source: Source) -> float:
+    """Mean weighted squared target, from up to 10,000 rows evenly spread over the data."""
+    batch = source.take(torch.linspace(0, source.n - 1, min(source.n, 10_000), dtype=torch.float64).round().long())
+    return ((batch.w[:, None] * batch.Y * batch.Y).sum() / batch.w.sum()).item()
+
+
+def alone(comm: Communicator, solver: str) -> None:
+    if comm.size > 1:
+        raise InputError(f"solver={solver!r} runs in one process, {comm.size} ranks were given; use EigenPro4, EigenPro3 or EigenPro2.")

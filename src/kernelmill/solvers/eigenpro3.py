@@ -1,0 +1,103 @@
+"""EigenPro 3: a projection after every step. EigenPro 4 with T = 1, kept as the plain statement of what that one delays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator, count, shard
+from ..kernels import Kernel
+from ..planning import Plan, eigenpro_sizes
+from ..preconditioner import OVERSTEP, diagonal, row_steps
+from ..settings import Settings
+from .base import MAX_GROWTH, MAX_STEP_BACKS, OnEvent, Reporter, State, target_energy
+from .setup import measured, printed, step_now
+
+REPORT_EVERY = 50  # steps
+
+
+@dataclass(eq=False)
+class EigenPro3(Settings):
+    """s, q, m, projection and recipe as in EigenPro4. Each step costs a projection: O(p²) a batch."""
+
+    s: int | None = None
+    q: int | None = None
+    m: int | None = None
+    projection: str = "auto"
+    recipe: str = "measured"
+    name = "eigenpro3"
+    has_ridge = True
+
+    def plan(self, base: Plan) -> Plan:
+        base = replace(base, recipe=self.recipe)
+        return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        prepare = printed if plan.recipe == "paper" else measured
+        setup, project = prepare(kernel, source, Z, plan, comm, generator, self.m, 1)
+        K, points, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
+        zeros = torch.zeros(len(points), plan.c, dtype=K.dtype, device=K.device)
+        state = state or State(plan, zeros, zeros.clone(), target_energy(source))
+        own_s, report, backs = count(comm, len(X_s)), Reporter(plan, on_event), 0
+        good = state.copy()
+        report("start", state.epoch, state.position, alpha=state.alpha)
+        try:
+            while state.epoch < plan.epochs and not state.stopped:
+                for i, batch in enumerate(source.batches(plan.m or 1, state.epoch, state.position)):
+                    m, eta = len(batch), step_now(plan, state)
+                    X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(zeros), batch.w.to(zeros)[:, None]
+                    K_mZ = K.block(X_m, points, plan.keep_block)
+                    K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
+                    e = comm.all_sum(K_mZ @ state.alpha) - Y_m
+                    limit = OVERSTEP * state.step_scale if plan.recipe == "measured" else float("inf")
+                    k = w_m[:, 0] * diagonal(K, X_m, K_ms, F)
+                    step = row_steps(eta, k, limit)[:, None] * (w_m * e)
+                    v = F.T @ (K_ms.T @ step)
+                    if plan.ridge:
+                        rho = eta * plan.ridge * m / plan.n
+                        v = v + rho * (F.T @ comm.all_sum(K.matmul(X_s, points, state.alpha)))
+                        state.alpha *= 1 - rho
+                        state.r *= 1 - rho
+                    h = -(K_mZ.T @ step)
+                    if setup.nested:
+                        state.alpha[:own_s] += F[shard(comm)] @ v
+                    else:
+                        h += setup.M @ v
+                    theta, state.r = project(state.r + h)
+                    state.alpha += theta
+                    state.position += m
+                    if i % REPORT_EVERY == REPORT_EVERY - 1 or state.position >= source.n:
+                        state.loss = ((w_m * e * e).sum() / w_m.sum()).item()
+                        expected = max(state.energy, ((w_m * Y_m * Y_m).sum() / w_m.sum()).item())
+                        if not state.loss <= 2 * MAX_GROWTH * expected:  # one batch, not a cycle: allow it more
+                            backs, state = backs + 1, replace(good.copy(), step_scale=good.step_scale / 2 ** (backs + 1))
+                            report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
+                            state.stopped = "" if backs < MAX_STEP_BACKS else "the residuals grew at every step size"
+                            break
+                        good, backs = state.copy(), 0
+                        if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                            state.stopped = "a callback asked for it"
+                            break
+                if state.position >= source.n:
+                    state.epoch, state.position = state.epoch + 1, 0
+                    good = state.copy()
+                    if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha):
+                        state.stopped = "a callback asked for it"
+        except KeyboardInterrupt:
+            state = replace(good, stopped="it was interrupted")
+            report("interrupted", state.epoch, state.position, alpha=state.alpha)
+        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
+        return state

@@ -1,0 +1,240 @@
+"""EigenPro 4: preconditioned SGD in the RKHS with delayed projections onto the span of the centers, in O(p) memory.
+
+`cycle` is the paper's Algorithm 1 line by line: T steps, then one projection. What differs from the print is measured in
+docs/algorithm.md: the subsample is drawn from the centers, so that the preconditioner stays inside their span; step and batch are
+measured on fresh rows; the step falls linearly to zero; and from the second epoch on each row's last residual is subtracted from
+its new one (a control variate, `Anchor`), so that label noise no longer drives the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from ..data import Batch, Source
+from ..distributed import Communicator, count, gather, shard
+from ..kernels import Kernel, Points
+from ..planning import Plan, eigenpro_sizes
+from ..preconditioner import OVERSTEP, diagonal, row_steps
+from ..projection import Projection
+from ..settings import Settings
+from .base import MAX_GROWTH, MAX_STEP_BACKS, OnEvent, Reporter, State, target_energy
+from .setup import Setup, measured, printed, step_now
+
+
+@dataclass(eq=False)
+class EigenPro4(Settings):
+    """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection: "auto", "cholesky", "carried" or
+    "one_pass"; control_variate: subtract last residuals from the second epoch on. None: the plan decides, or it is measured."""
+
+    s: int | None = None
+    q: int | None = None
+    m: int | None = None
+    T: int | None = None
+    projection: str = "auto"
+    control_variate: bool | None = None
+    recipe: str = "measured"
+    name = "eigenpro4"
+    has_ridge = True
+
+    @classmethod
+    def paper(cls, s: int = 1000, q: int = 100) -> EigenPro4:
+        """The paper's own recipe: subsample of the data, the printed step, one pass from zero, no decay."""
+        return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
+
+    def plan(self, base: Plan) -> Plan:
+        base = replace(base, recipe=self.recipe)
+        return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        prepare = printed if plan.recipe == "paper" else measured
+        setup, project = prepare(kernel, source, Z, plan, comm, generator, self.m, self.T)
+        plan = setup.plan
+        state = complete(state, setup, source, comm)
+        good, report, backs = state.copy(), Reporter(plan, on_event), 0
+        report("start", state.epoch, state.position, alpha=state.alpha)
+        try:
+            while state.epoch < plan.epochs and not state.stopped:
+                anchor = anchor_of(state, setup, project, comm)
+                batches = source.batches(plan.m or 1, state.epoch, state.position)
+                while state.position < source.n and not state.stopped:
+                    eta = step_now(plan, state, anchored=anchor is not None)
+                    if not cycle(islice(batches, plan.T), state, anchor, setup, project, comm):
+                        backs, state = backs + 1, replace(good.copy(), step_scale=good.step_scale / 2 ** (backs + 1))
+                        report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
+                        state.stopped = "" if backs < MAX_STEP_BACKS else "the residuals grew at every step size"
+                        break  # batches start again from the last good position
+                    good, backs = state.copy(), 0
+                    if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                        state.stopped = "a callback asked for it"
+                if state.position >= source.n:
+                    next_epoch(state)
+                    good = state.copy()
+                    if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha):
+                        state.stopped = "a callback asked for it"
+        except KeyboardInterrupt:
+            state = replace(good, stopped="it was interrupted")
+            report("interrupted", state.epoch, state.position, alpha=state.alpha)
+        if plan.projection == "carried":  # what is still carried is worth one more pass
+            theta, state.r = project(state.r)
+            state.alpha += theta
+        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
+        return state
+
+
+def complete(state: State | None, setup: Setup, source: Source, comm: Communicator) -> State:
+    """A state to start or go on from: zero, or the given one with whatever its plan asks for and it lacks."""
+    plan, K = setup.plan, setup.K
+    zeros = partial(torch.zeros, dtype=K.dtype, device=K.device)
+    state = state or State(plan, zeros(len(setup.Z), plan.c), zeros(len(setup.Z), plan.c))
+    state.plan, state.energy = plan, state.energy or target_energy(source)
+    if plan.ridge and state.f_s is None:
+        state.f_s = comm.all_sum(K.matmul(setup.X_s, setup.Z, state.alpha))
+    if plan.control_variate and state.g_last is None:
+        state.D_next, state.g_last = zeros(len(setup.Z), plan.c), zeros(source.n, plan.c)
+    return state
+
+
+@dataclass
+class Temporary:
+    """Z_tmp and α_tmp: this rank's share of the rows seen since the last projection, in buffers made once."""
+
+    x: Tensor
+    sq: Tensor
+    weights: Tensor
+    used: int = 0
+
+    def append(self, X: Points, weights: Tensor) -> None:
+        rows = slice(self.used, self.used + len(X))
+        self.x[rows], self.sq[rows], self.weights[rows] = X.x, X.sq, weights
+        self.used += len(X)
+
+    @property
+    def points(self) -> Points:
+        return Points(self.x[: self.used], self.sq[: self.used])
+
+    @property
+    def alpha(self) -> Tensor:
+        return self.weights[: self.used]
+
+
+def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, project: Projection, comm: Communicator) -> bool:
+    """T steps and the projection, in place. False where the residuals grew past the targets: the state is then spoiled."""
+    K, Z, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
+    alpha, r, mine, own_s = state.alpha, state.r, shard(comm), count(comm, len(setup.X_s))
+    room = (plan.T or 1) * (plan.m or 1)
+    tmp = Temporary(Z.x.new_empty(room, Z.x.shape[1]), Z.sq.new_empty(room), alpha.new_empty(room, plan.c))
+    h = torch.zeros_like(alpha)
+    # X_s among the centers: its weights are α's own first rows, and its columns of K_mZ are there already.
+    alpha_s, F_s = (alpha[:own_s], F[mine]) if setup.nested else (alpha.new_zeros(len(X_s), plan.c), F)
+    block = torch.empty(plan.m or 1, len(Z), dtype=K.dtype, device=K.device) if plan.keep_block else None
+    loss, energy, weight, seen = alpha.new_zeros(()), alpha.new_zeros(()), alpha.new_zeros(()), []
+
+    for batch in batches:
+        m, eta = len(batch), step_now(plan, state, anchored=anchor is not None)
+        X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(alpha), batch.w.to(alpha)[:, None]
+        K_mZ = K.block(X_m, Z, plan.keep_block, None if block is None else block[:m])
+        K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
+
+        e = comm.all_sum(K_mZ @ alpha + K.matmul(X_m, tmp.points, tmp.alpha)) - Y_m
+        if not setup.nested:
+            e += K_ms @ alpha_s
+        g = w_m * e
+        loss, energy, weight = loss + (e * g).sum(), energy + (w_m * Y_m * Y_m).sum(), weight + w_m.sum()
+
+        change = anchor.difference(batch, g) if anchor else g
+        if plan.recipe == "paper":
+            step = eta * change
+        else:
+            k = w_m[:, 0] * diagonal(K, X_m, K_ms, F)
+            step = row_steps(eta, k, (1.0 if anchor else OVERSTEP) * state.step_scale)[:, None] * change
+        v = F.T @ (K_ms.T @ step)
+
+        if state.f_s is not None:  # ridge: f ← f − ρ P f, all of it known already
+            rho = eta * plan.ridge * m / plan.n
+            u = rho * (F.T @ state.f_s)
+            for part in (alpha, r, h, tmp.alpha, state.f_s):
+                part *= 1 - rho
+            state.f_s += setup.pre.KF @ (u + v) - K_ms.T @ step
+            v = v + u
+        if anchor:
+            anchor.step(eta * m, state)
+        alpha_s += F_s @ v
+        if not setup.nested:
+            h += setup.M @ v
+        if state.D_next is None or state.epoch + 1 == plan.epochs:
+            h -= K_mZ.T @ step
+        else:  # one pass over the block for both: this batch's h, and its part of the mean gradient for the next epoch
+            both = K_mZ.T @ torch.cat([step, g / plan.n], 1)
+            h -= both[:, : plan.c]
+            state.D_next += both[:, plan.c :]
+        seen.append((batch.rows, g))
+        tmp.append(X_m[mine], -step[mine])
+        state.position += m
+
+    theta, left = project(r + h)
+    alpha += theta
+    if state.f_s is not None:
+        state.f_s += gather(comm, (r - left)[:own_s], 0, len(X_s))
+    state.r = left
+    state.loss = (loss / weight).item()  # the one synchronisation of a cycle
+    # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
+    expected = max(energy.item(), state.energy * max(weight.item(), room / 4))
+    good = bool(torch.isfinite(alpha).all()) and loss.item() <= MAX_GROWTH * expected
+    if good and state.g_last is not None:
+        for rows, g in seen:
+            state.g_last[rows] = g
+    return good
+
+
+@dataclass
+class Anchor:
+    """The control variate of one epoch. A step on g − g_last plus the mean of K(·,x) g_last has the same mean as a step on g, and
+    its noise vanishes as residuals settle; so the run tends to the direct solution without a vanishing step."""
+
+    g_last: Tensor  # (n, c), shared with the state
+    psi: Tensor  # (p, c) weights of P K(·,X) g_last / n, as far as it was projected
+    r: Tensor  # (p, c) what was not
+    f_s: Tensor  # (s, c) values of the projected part on the subsample
+
+    def difference(self, batch: Batch, g: Tensor) -> Tensor:
+        return g - self.g_last[batch.rows]
+
+    def step(self, size: float, state: State) -> None:
+        state.alpha -= size * self.psi
+        state.r -= size * self.r
+        if state.f_s is not None:
+            state.f_s -= size * self.f_s
+
+
+def anchor_of(state: State, setup: Setup, project: Projection, comm: Communicator) -> Anchor | None:
+    """From the mean gradient D of the last epoch: K(Z,Z) ψ = D, less the preconditioner's part on the subsample."""
+    if state.D is None or state.g_last is None:
+        return None
+    s, own_s = len(setup.X_s), count(comm, len(setup.X_s))
+    psi, r = project(state.D)
+    u = setup.F.T @ gather(comm, state.D[:own_s], 0, s)
+    f_s = gather(comm, (state.D - r)[:own_s], 0, s) - setup.pre.KF @ u
+    psi[:own_s] -= setup.F[shard(comm)] @ u
+    return Anchor(state.g_last, psi, r, f_s)
+
+
+def next_epoch(state: State) -> None:
+    state.epoch, state.position = state.epoch + 1, 0
+    if state.D_next is not None:
+        state.D, state.D_next = state.D_next, torch.zeros_like(state.D_next)

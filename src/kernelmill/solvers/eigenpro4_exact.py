@@ -1,0 +1,66 @@
+"""EigenPro 4-Exact (Algorithm 2): solve in X exactly, project, repeat on the residual. For small n; it is what EigenPro 4 approximates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..errors import InputError
+from ..kernels import Kernel
+from ..ops import KernelProduct
+from ..planning import Plan
+from ..projection import factor
+from ..settings import Settings
+from .base import OnEvent, Reporter, State, alone
+
+
+@dataclass(eq=False)
+class EigenPro4Exact(Settings):
+    """An epoch is one round. Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct solution."""
+
+    name = "eigenpro4_exact"
+    has_ridge = False
+
+    def plan(self, base: Plan) -> Plan:
+        if base.ridge:
+            raise InputError(f"ridge={base.ridge} was given, but solver='eigenpro4_exact' has none; use ridge=0, 'direct' or 'eigenpro4'.")
+        bytes = 8 * (2 * base.n**2 + 2 * base.p**2 + base.n * base.p)
+        if bytes > base.budget:
+            raise InputError(
+                f"solver='eigenpro4_exact' needs {bytes / 2**30:.1f} GiB for {base.n} rows, {base.budget / 2**30:.1f} GiB may be used; "
+                "use 'eigenpro4'."
+            )
+        return replace(base, dtype="float64", bytes=bytes)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        alone(comm, self.name)
+        K = KernelProduct(kernel, Z.double().mean(0), torch.float64, torch.device(plan.device), plan.tile_bytes)
+        rows = source.take(torch.arange(source.n))
+        X, Y, points = K.points(rows.X), rows.Y.to(K.device, K.dtype), K.points(Z)
+        in_X, in_Z, K_XZ = factor(K.dense(X, X)), factor(K.dense(points, points)), K.dense(X, points)
+        state = state or State(plan, Y.new_zeros(plan.p, plan.c), Y.new_zeros(plan.p, plan.c))
+        report = Reporter(plan, on_event)
+        report("start", state.epoch, 0, alpha=state.alpha)
+        while state.epoch < plan.epochs and not state.stopped:
+            residual = Y - K_XZ @ state.alpha
+            state.loss = (residual * residual).sum().item() / plan.n
+            state.alpha = state.alpha + in_Z.solve(K_XZ.T @ in_X.solve(residual))
+            state.epoch += 1
+            if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha):
+                state.stopped = "a callback asked for it"
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+        return state

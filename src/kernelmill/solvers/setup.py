@@ -1,0 +1,143 @@
+"""What the EigenPro solvers prepare once from the operator: features of Z, the preconditioner, the measured step, the projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator, count, gather, shard
+from ..kernels import Kernel, Points
+from ..ops import KernelProduct
+from ..planning import Plan, with_step
+from ..preconditioner import (
+    ANCHORED_STEP,
+    OVERSTEP,
+    Preconditioner,
+    build,
+    diagonal,
+    measured_step,
+    precondition,
+    printed_step,
+    top_eigensystem,
+)
+from ..projection import NotPositiveDefinite, Pass, Projection, cholesky, forgetful, log
+from .base import State
+
+PASS_ROWS = 512  # rows of Z in a batch of the pass: large for a fast block, small beside p for a cheap factor
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The operator's part of a run. `nested`: X_s is the first s rows of Z; else X_s are rows of the data, the paper's way."""
+
+    K: KernelProduct
+    Z: Points  # this rank's rows
+    X_s: Points  # on every rank
+    pre: Preconditioner
+    M: Tensor  # (p, q) K(Z, X_s) F, this rank's rows
+    nested: bool
+    plan: Plan
+
+    @property
+    def F(self) -> Tensor:
+        return self.pre.F
+
+
+def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
+    """The kernel in the plan's precision, measured from the mean of the centers."""
+    total = comm.all_sum(Z.double().sum(0))
+    return KernelProduct(kernel, total / plan.p, plan.torch_dtype, torch.device(plan.device), plan.tile_bytes)
+
+
+def first(comm: Communicator, Z: Points, rows: int) -> Points:
+    """The first `rows` centers, on every rank."""
+    own = count(comm, rows)
+    return Points(gather(comm, Z.x[:own], 0, rows), gather(comm, Z.sq[:own], 0, rows))
+
+
+def fresh_rows(source: Source, K: KernelProduct, generator: torch.Generator) -> Callable[[int], tuple[Points, Tensor]]:
+    def take(rows: int) -> tuple[Points, Tensor]:
+        batch = source.take(torch.randperm(source.n, generator=generator)[:rows])
+        return K.points(batch.X), batch.w.to(K.device, K.dtype)
+
+    return take
+
+
+def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Tensor, Tensor]:
+    """M = K(Z, X_s) F and the preconditioned diagonal k on this rank's centers: p·s kernel values, none of them held."""
+    M, k = torch.empty(len(Z), F.shape[1], dtype=K.dtype, device=K.device), torch.empty_like(Z.sq)
+    for rows in K.tiles(len(Z), len(X_s)):
+        K_Zs = K.dense(Z[rows], X_s)
+        M[rows] = K_Zs @ F
+        k[rows] = diagonal(K, Z[rows], K_Zs, F)
+    return M, k
+
+
+def measured(
+    kernel: Kernel, source: Source, Z: Tensor, plan: Plan, comm: Communicator, generator: torch.Generator, m: int | None, T: int | None
+) -> tuple[Setup, Projection]:
+    """Subsample among the centers, one eigensystem for data and projection, step measured on fresh rows of the data."""
+    K = product(kernel, Z, plan, comm)
+    points = K.points(Z)
+    X_s = first(comm, points, plan.s or 0)
+    pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, generator), generator)
+    M, k = on_centers(K, points, X_s, pre.F)
+    k_Z = gather(comm, k, 0, plan.p)
+    if plan.eta is None:  # a stored plan keeps its step
+        beta = max(spectrum.k.max().item(), k_Z.max().item())
+        step = measured_step(spectrum, beta, plan.p, m)
+        plan = with_step(
+            plan, m=step.m, T=T, eta=step.eta, q=pre.q, beta=beta, beta_mean=spectrum.k.mean().item(), lambda_top=spectrum.lambda_top
+        )
+    if plan.projection == "cholesky":
+        try:
+            return Setup(K, points, X_s, pre, M, True, plan), cholesky(K, points, plan.p, comm)
+        except NotPositiveDefinite as error:
+            log.warning("%s Going on with projection='carried'.", error)
+            plan = replace(plan, projection="carried")
+    plan = replace(plan, m_Z=plan.m_Z or min(plan.p, PASS_ROWS))
+    project: Projection = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
+    return Setup(K, points, X_s, pre, M, True, plan), forgetful(project) if plan.projection == "one_pass" else project
+
+
+def printed(
+    kernel: Kernel, source: Source, Z: Tensor, plan: Plan, comm: Communicator, generator: torch.Generator, m: int | None, T: int | None
+) -> tuple[Setup, Projection]:
+    """The paper's recipe: subsample of the data, critical batch from the subsample's tail, one EigenPro 2 pass from zero."""
+    K = product(kernel, Z, plan, comm)
+    points = K.points(Z)
+    X_s, _ = fresh_rows(source, K, generator)(plan.s or 0)
+    pre, eta, m = _printed(K, X_s, plan.q or 0, plan.p, m)
+    if plan.eta is None:
+        plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
+    M, _ = on_centers(K, points, X_s, pre.F)
+    setup = Setup(K, points, X_s, pre, M, False, plan)
+    if plan.projection == "cholesky":
+        return setup, cholesky(K, points, plan.p, comm)
+    Z_s = first(comm, points, min(plan.s or 0, plan.p))
+    pre_Z, eta_Z, m_Z = _printed(K, Z_s, plan.q or 0, plan.p, None)
+    M_Z, _ = on_centers(K, points, Z_s, pre_Z.F)
+    setup = replace(setup, plan=replace(plan, m_Z=m_Z, eta_Z=eta_Z))
+    steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
+    project: Projection = Pass(K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps)
+    return setup, project if plan.projection == "carried" else forgetful(project)
+
+
+def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:
+    values, E = top_eigensystem(K.dense64(X_s, X_s), min(q, len(X_s) - 1))
+    pre = precondition(values, E, values[-1].item(), K.dtype)
+    step = printed_step(K.diagonal(X_s).max().item(), pre.tau, len(X_s), largest, m)
+    return pre, step.eta, step.m
+
+
+def step_now(plan: Plan, state: State, anchored: bool = False) -> float:
+    """η at this moment: falling linearly to zero over all epochs, and smaller where last residuals are subtracted."""
+    eta = (plan.eta or 0.0) * state.step_scale
+    if plan.recipe == "paper":
+        return eta
+    done = (state.epoch + state.position / plan.n) / plan.epochs
+    return min(eta * (1 - done), eta * ANCHORED_STEP / OVERSTEP if anchored else eta)
