@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .kernels import Kernel, Points
+from .kernels import Kernel, Points, shrunk_norms
 
 
 class KernelProduct:
@@ -46,7 +46,7 @@ class KernelProduct:
         if A.x.dtype == torch.float64:
             return A
         x = A.x.double()
-        return Points(x, (x * x).sum(1) * (1 - 4 * torch.finfo(torch.float64).eps))
+        return Points(x, shrunk_norms(x))
 
     def block(self, A: Points, B: Points, keep: bool, out: Tensor | None = None) -> Tensor | Recomputed:
         """K(A, B) to be used twice: held when `keep`, else an object of the same manners that evaluates it at every use."""

@@ -268,7 +268,7 @@ class KernelEstimator(BaseEstimator):
         if w.shape != (n,):
             raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")
         if not np.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
-            raise InputError("sample_weight must be finite and not negative, with at least one weight above 0.")
+            raise InputError("sample_weight must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
         return torch.from_numpy(w.copy())
 
     def _hold_out(self, n: int, default: float, labels: np.ndarray | None = None) -> np.ndarray | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InputError, one_of
-from .base import Custom, Kernel, Points, Scale, positive
+from .base import Custom, Kernel, Points, Scale, positive, shrunk_norms
 from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
 
@@ -60,4 +60,5 @@ __all__ = [
     "Scale",
     "positive",
     "resolve",
+    "shrunk_norms",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Kernel, Points, Scale, positive
+from .base import Kernel, Points, Scale, positive, shrunk_norms
 
 
 @dataclass(eq=False)
@@ -35,9 +35,7 @@ class Radial(Kernel):
             # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100 keeps its ± 100 in float32.
             wide = torch.promote_types(X.dtype, dtype)
             x = scale.apply(X.to(wide) - origin.to(X.device, wide)).to(dtype)
-            # Norms are shrunk by a few ε, so that rounding in ‖a‖² + ‖b‖² − 2a·b leaves coincident rows at r² ≤ 0, which is
-            # clamped: K(x, x) = 1 exactly. The shrinkage is below the rounding error of the formula itself.
-            return Points(x, (x * x).sum(1) * (1 - 4 * torch.finfo(dtype).eps))
+            return Points(x, shrunk_norms(x))
 
         return embed
 

@@ -33,7 +33,7 @@ class Event:
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
 
 
-MAX_STEP_BACKS = 12
+SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights
 MAX_GROWTH = 2.0  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
 
 OnEvent = Callable[[Event], bool]  # True asks the solver to stop at its last projection
@@ -50,7 +50,9 @@ class State:
     epoch: int = 0
     position: int = 0  # rows of this epoch already seen
     step_scale: float = 1.0  # halved at every step back
-    loss: float | None = None
+    loss: float | None = None  # of the last cycle
+    epoch_loss: float = 0.0  # of this epoch so far: a weighted sum, and the weight
+    epoch_weight: float = 0.0
     f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
     D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
     D_next: Tensor | None = None  # the same of this epoch, so far

@@ -15,7 +15,7 @@ from ..planning import Plan, eigenpro_sizes, with_step
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
 from ..settings import Settings
-from .base import MAX_GROWTH, OnEvent, Reporter, State
+from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State
 from .setup import first, fresh_rows, on_centers, product
 
 
@@ -73,7 +73,7 @@ class EigenPro2(Settings):
                 if not size <= MAX_GROWTH * norm:
                     state = replace(good.copy(), step_scale=state.step_scale / 2)
                     report("step_back", state.epoch, 0, note="residuals grew: the step is halved")
-                    state.stopped = "" if state.step_scale > 1e-4 else "the residuals grew at every step size"
+                    state.stopped = "" if state.step_scale >= SMALLEST_SCALE else "the residuals grew at every step size"
                     continue
                 state.alpha, state.r, state.epoch = state.alpha + delta, left, state.epoch + 1
                 state.loss = size / plan.n

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from ..data import Source
 from ..distributed import Communicator, count, shard
+from ..errors import InputError
 from ..kernels import Kernel
 from ..planning import Plan, eigenpro_sizes
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..settings import Settings
-from .base import MAX_GROWTH, MAX_STEP_BACKS, OnEvent, Reporter, State, target_energy
+from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
 from .setup import measured, printed, step_now
 
 REPORT_EVERY = 50  # steps
@@ -32,6 +33,8 @@ class EigenPro3(Settings):
     has_ridge = True
 
     def plan(self, base: Plan) -> Plan:
+        if self.recipe == "paper" and base.ridge:
+            raise InputError(f"ridge={base.ridge} was given, but the paper's recipe has none; use ridge=0 or EigenPro3().")
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
 
@@ -51,8 +54,8 @@ class EigenPro3(Settings):
         K, points, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
         zeros = torch.zeros(len(points), plan.c, dtype=K.dtype, device=K.device)
         state = state or State(plan, zeros, zeros.clone(), target_energy(source))
-        own_s, report, backs = count(comm, len(X_s)), Reporter(plan, on_event), 0
-        good = state.copy()
+        own_s, report, eta = count(comm, len(X_s)), Reporter(plan, on_event), 0.0
+        trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
             while state.epoch < plan.epochs and not state.stopped:
@@ -63,8 +66,7 @@ class EigenPro3(Settings):
                     K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
                     e = comm.all_sum(K_mZ @ state.alpha) - Y_m
                     limit = OVERSTEP * state.step_scale if plan.recipe == "measured" else float("inf")
-                    k = w_m[:, 0] * diagonal(K, X_m, K_ms, F)
-                    step = row_steps(eta, k, limit)[:, None] * (w_m * e)
+                    step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * (w_m * e)
                     v = F.T @ (K_ms.T @ step)
                     if plan.ridge:
                         rho = eta * plan.ridge * m / plan.n
@@ -79,25 +81,29 @@ class EigenPro3(Settings):
                     theta, state.r = project(state.r + h)
                     state.alpha += theta
                     state.position += m
-                    if i % REPORT_EVERY == REPORT_EVERY - 1 or state.position >= source.n:
-                        state.loss = ((w_m * e * e).sum() / w_m.sum()).item()
-                        expected = max(state.energy, ((w_m * Y_m * Y_m).sum() / w_m.sum()).item())
-                        if not state.loss <= 2 * MAX_GROWTH * expected:  # one batch, not a cycle: allow it more
-                            backs, state = backs + 1, replace(good.copy(), step_scale=good.step_scale / 2 ** (backs + 1))
-                            report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
-                            state.stopped = "" if backs < MAX_STEP_BACKS else "the residuals grew at every step size"
-                            break
-                        good, backs = state.copy(), 0
-                        if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
-                            state.stopped = "a callback asked for it"
-                            break
+                    state.epoch_loss, state.epoch_weight = (
+                        state.epoch_loss + (w_m * e * e).sum().item(),
+                        state.epoch_weight + w_m.sum().item(),
+                    )
+                    if i % REPORT_EVERY < REPORT_EVERY - 1 and state.position < source.n:
+                        continue
+                    state.loss = state.epoch_loss / state.epoch_weight
+                    if not state.loss <= MAX_GROWTH * state.energy:
+                        state = replace(trail[0].copy(), step_scale=state.step_scale / 2)
+                        trail = [state.copy()]
+                        report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
+                        state.stopped = "" if state.step_scale >= SMALLEST_SCALE else "the residuals grew at every step size"
+                        break
+                    trail = [trail[-1], state.copy()]
+                    if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                        state.stopped = "a callback asked for it"
+                        break
                 if state.position >= source.n:
-                    state.epoch, state.position = state.epoch + 1, 0
-                    good = state.copy()
+                    state = replace(state, epoch=state.epoch + 1, position=0, epoch_loss=0.0, epoch_weight=0.0)
                     if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
-            state = replace(good, stopped="it was interrupted")
+            state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha)
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
         return state

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from ..data import Batch, Source
 from ..distributed import Communicator, count, gather, shard
+from ..errors import InputError, one_of
 from ..kernels import Kernel, Points
 from ..planning import Plan, eigenpro_sizes
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
 from ..settings import Settings
-from .base import MAX_GROWTH, MAX_STEP_BACKS, OnEvent, Reporter, State, target_energy
+from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
 from .setup import Setup, measured, printed, step_now
 
 
@@ -48,6 +49,10 @@ class EigenPro4(Settings):
         return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
 
     def plan(self, base: Plan) -> Plan:
+        if self.recipe not in ("measured", "paper"):
+            raise one_of("recipe", self.recipe, ["measured", "paper"])
+        if self.recipe == "paper" and base.ridge:
+            raise InputError(f"ridge={base.ridge} was given, but the paper's recipe has none; use ridge=0 or EigenPro4().")
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
 
@@ -66,35 +71,63 @@ class EigenPro4(Settings):
         setup, project = prepare(kernel, source, Z, plan, comm, generator, self.m, self.T)
         plan = setup.plan
         state = complete(state, setup, source, comm)
-        good, report, backs = state.copy(), Reporter(plan, on_event), 0
+        report, batches, anchor, eta = Reporter(plan, on_event), None, None, 0.0
+        # A bad step shows in the residuals of the next cycle: the start of this cycle and of the one before it are kept.
+        trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
-            while state.epoch < plan.epochs and not state.stopped:
-                anchor = anchor_of(state, setup, project, comm)
-                batches = source.batches(plan.m or 1, state.epoch, state.position)
-                while state.position < source.n and not state.stopped:
+            while not state.stopped:
+                finished = state.epoch == plan.epochs
+                if batches is None and not finished:
+                    anchor = anchor_of(state, setup, project, comm)
+                    batches = source.batches(plan.m or 1, state.epoch, state.position)
+                if finished:
+                    good = settled(state, setup, source, comm)
+                else:
                     eta = step_now(plan, state, anchored=anchor is not None)
-                    if not cycle(islice(batches, plan.T), state, anchor, setup, project, comm):
-                        backs, state = backs + 1, replace(good.copy(), step_scale=good.step_scale / 2 ** (backs + 1))
-                        report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
-                        state.stopped = "" if backs < MAX_STEP_BACKS else "the residuals grew at every step size"
-                        break  # batches start again from the last good position
-                    good, backs = state.copy(), 0
-                    if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
-                        state.stopped = "a callback asked for it"
+                    good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
+                if not good:
+                    state, batches = replace(trail[0].copy(), step_scale=state.step_scale / 2), None
+                    trail = [state.copy()]
+                    report(
+                        "step_back",
+                        state.epoch,
+                        state.position,
+                        eta=eta / 2,
+                        note="residuals grew: back to the last good weights, half the step",
+                    )
+                    if state.step_scale < SMALLEST_SCALE:
+                        state.stopped = "the residuals grew at every step size"
+                    continue
+                if finished:
+                    break
+                trail = [trail[-1], state.copy()]
+                if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                    state.stopped = "a callback asked for it"
                 if state.position >= source.n:
+                    mean_loss, batches = state.epoch_loss / state.epoch_weight, None
                     next_epoch(state)
-                    good = state.copy()
-                    if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha):
+                    trail[-1] = state.copy()
+                    if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
-            state = replace(good, stopped="it was interrupted")
+            state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha)
         if plan.projection == "carried":  # what is still carried is worth one more pass
             theta, state.r = project(state.r)
             state.alpha += theta
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
         return state
+
+
+def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> bool:
+    """Whether the final weights predict some of the rows no worse than zero would: the last cycle has no next one to show it."""
+    K = setup.K
+    rows = source.take(torch.linspace(0, source.n - 1, min(source.n, 1000), dtype=torch.float64).long())
+    e = comm.all_sum(K.matmul(K.points(rows.X), setup.Z, state.alpha)) - rows.Y.to(state.alpha)
+    w = rows.w.to(e)[:, None]
+    expected = max(state.energy, ((w * rows.Y.to(e) ** 2).sum() / w.sum()).item())
+    return ((w * e * e).sum() / w.sum()).item() <= MAX_GROWTH * expected
 
 
 def complete(state: State | None, setup: Setup, source: Source, comm: Communicator) -> State:
@@ -196,6 +229,7 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
     expected = max(energy.item(), state.energy * max(weight.item(), room / 4))
     good = bool(torch.isfinite(alpha).all()) and loss.item() <= MAX_GROWTH * expected
+    state.epoch_loss, state.epoch_weight = state.epoch_loss + loss.item(), state.epoch_weight + weight.item()
     if good and state.g_last is not None:
         for rows, g in seen:
             state.g_last[rows] = g
@@ -235,6 +269,6 @@ def anchor_of(state: State, setup: Setup, project: Projection, comm: Communicato
 
 
 def next_epoch(state: State) -> None:
-    state.epoch, state.position = state.epoch + 1, 0
+    state.epoch, state.position, state.epoch_loss, state.epoch_weight = state.epoch + 1, 0, 0.0, 0.0
     if state.D_next is not None:
         state.D, state.D_next = state.D_next, torch.zeros_like(state.D_next)

@@ -1,0 +1,106 @@
+"""What the benchmarks share: data found through KERNELMILL_DATA, and results written as JSON with commit, hardware and versions."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import sklearn
+import torch
+
+import kernelmill
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def data_folder() -> Path:
+    folder = os.environ.get("KERNELMILL_DATA")
+    if not folder:
+        sys.exit("Set KERNELMILL_DATA to the folder with the data: *.npz with X_train, y_train, X_test, y_test, and fashion-mnist/*.gz.")
+    return Path(folder)
+
+
+def table(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """X_train, y_train, X_test, y_test of one .npz file."""
+    with np.load(data_folder() / f"{name}.npz") as file:
+        X, y, X_test, y_test = (file[key] for key in ("X_train", "y_train", "X_test", "y_test"))
+    return X, y.reshape(len(y)), X_test, y_test.reshape(len(y_test))
+
+
+def fashion_mnist() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """60,000 / 10,000 images as float32 rows in [0, 1], from the four idx .gz files (Debian package dataset-fashion-mnist)."""
+    places = [data_folder() / "fashion-mnist", data_folder(), Path("/usr/share/datasets/fashion-mnist")]
+    folder = next((place for place in places if (place / "train-images-idx3-ubyte.gz").exists()), None)
+    if folder is None:
+        sys.exit("Fashion-MNIST was not found: put its four .gz files into $KERNELMILL_DATA/fashion-mnist.")
+
+    def read(name: str, offset: int) -> torch.Tensor:
+        with gzip.open(folder / name) as file:
+            return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=offset).copy())
+
+    images = [read(f"{part}-images-idx3-ubyte.gz", 16).view(-1, 784).float() / 255 for part in ("train", "t10k")]
+    labels = [read(f"{part}-labels-idx1-ubyte.gz", 8).long() for part in ("train", "t10k")]
+    return images[0], labels[0], images[1], labels[1]
+
+
+def teacher(n: int, seed: int, d: int = 1280, c: int = 10, latent: int = 48, chunk: int = 100_000) -> tuple[torch.Tensor, torch.Tensor]:
+    """A generated 10-class task: d features of a 48-dimensional latent variable. Drawn on the CPU: other devices give another teacher."""
+    g = torch.Generator().manual_seed(7)
+    normal = lambda *shape: torch.randn(*shape, generator=g)  # noqa: E731
+    W1, W2 = normal(latent, 256) / latent**0.5, normal(256, d) / 16
+    V, U = normal(latent, 128) / latent**0.5 * 1.5, normal(128, c)
+    g = torch.Generator().manual_seed(seed)
+    X, y = torch.empty(n, d, dtype=torch.float16), torch.empty(n, dtype=torch.int64)
+    for i in range(0, n, chunk):
+        u = normal(min(chunk, n - i), latent)
+        X[i : i + chunk] = torch.relu(torch.tanh(u @ W1) @ W2).half()
+        y[i : i + chunk] = (torch.tanh(u @ V) @ U).argmax(1)
+    return X, y
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def machine() -> dict:
+    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "commit": commit, "time": time.strftime("%Y-%m-%d"), "cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "python": platform.python_version(),
+        "torch": torch.__version__, "scikit-learn": sklearn.__version__, "kernelmill": kernelmill.__version__,
+        "command": " ".join([Path(sys.executable).name, *sys.argv]),
+    }  # fmt: skip
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def write(name: str, rows: list[dict], **extra) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({**machine(), **extra, "rows": rows}, indent=1) + "\n")
+    print(f"written: {path.relative_to(Path(__file__).parent.parent)}")
+
+
+def show(rows: list[dict]) -> None:
+    """Rows of equal keys as an aligned table."""
+    if not rows:
+        return
+    keys = list(rows[0])
+    cells = [[f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in keys] for row in rows]
+    widths = [max(len(key), *(len(line[i]) for line in cells)) for i, key in enumerate(keys)]
+    for line in [keys, ["-" * width for width in widths], *cells]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))

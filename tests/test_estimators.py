@@ -1,0 +1,365 @@
+"""What a user does with the estimators, and what they are told when something is wrong."""
+
+import pickle
+import signal
+import threading
+import time
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+
+from kernelmill import Event, InputError, KernelClassifier, KernelRegressor
+from kernelmill.kernels import Gaussian, Laplacian
+from kernelmill.solvers import Direct, EigenPro4
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(400, 5))
+y = np.sin(X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * rng.normal(size=400)
+labels = np.where(y > 0.5, "high", "low")
+FAST = {"kernel": Laplacian(2.0), "ridge": 0.01}
+ITERATIVE = {"kernel": Laplacian(2.0), "solver": EigenPro4(), "n_centers": 100, "random_state": 0}
+
+
+def test_defaults_give_a_good_model():
+    for load, bound in ((load_digits, 0.975), (load_breast_cancer, 0.95), (load_iris, 0.92)):
+        A, B, a, b = train_test_split(*load(return_X_y=True), random_state=0)
+        assert KernelClassifier(random_state=0).fit(A, a).score(B, b) > bound
+    A, B, a, b = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
+    assert KernelRegressor(random_state=0).fit(A, a).score(B, b) > 0.3
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_ridge_and_weights_mean_what_they_mean_in_kernel_ridge(weights):
+    w = rng.uniform(0.2, 3, size=400) if weights else np.ones(400)
+    ours = KernelRegressor(kernel=Gaussian(2.0), ridge=0.3).fit(X, y, w if weights else None)
+    mean = np.average(y, weights=w)
+    theirs = KernelRidge(alpha=0.3, kernel="rbf", gamma=1 / 8).fit(X, y - mean, w)
+    np.testing.assert_allclose(ours.predict(X[:50] + 0.1), theirs.predict(X[:50] + 0.1) + mean, rtol=1e-9)
+
+
+def test_eigenpro4_has_the_same_ridge_and_weights():
+    w = rng.uniform(0.2, 3, size=400)
+    direct, iterative = (
+        KernelRegressor(kernel=Laplacian(2.0), ridge=0.3, solver=solver, n_centers=60, epochs=60, random_state=0).fit(X, y, 5 * w)
+        for solver in (Direct(), EigenPro4(s=40, q=10))
+    )
+    np.testing.assert_allclose(iterative.predict(X), direct.predict(X), atol=2e-3)
+
+
+def test_history_plan_and_model_are_there():
+    model = KernelRegressor(**ITERATIVE, epochs=3, validation_fraction=0.2).fit(X, y)
+    plan = model.plan_
+    assert plan.p == 100 and plan.n == 320 and plan.s == 100 and plan.m >= 1 and plan.T >= 1 and plan.eta > 0 and plan.bytes > 0
+    epochs = [row for row in model.history_ if row["kind"] == "epoch"]
+    assert [row["epoch"] for row in epochs] == [1, 2, 3] and model.n_iter_ == 3
+    assert epochs[-1]["loss"] < epochs[0]["loss"] and epochs[-1]["validation_score"] > 0.5
+    assert any(row["kind"] == "projection" for row in model.history_)
+    K = model.model_.kernel(torch.from_numpy(X[:7]), model.model_.Z)
+    np.testing.assert_allclose(model.predict(X[:7]), (K @ model.model_.alpha + model.model_.intercept)[:, 0].numpy(), rtol=1e-12)
+
+
+def test_same_seed_same_weights():
+    a, b = (KernelRegressor(**ITERATIVE, epochs=2).fit(X, y) for _ in range(2))
+    assert torch.equal(a.model_.alpha, b.model_.alpha) and a.plan_ == b.plan_
+    other = KernelRegressor(**{**ITERATIVE, "random_state": 1}, epochs=2).fit(X, y)
+    assert not torch.equal(a.model_.alpha, other.model_.alpha)
+
+
+def test_probabilities_are_calibrated():
+    A, a = make_classification(6000, n_features=10, n_informative=6, n_classes=3, flip_y=0.2, random_state=0)
+    for size in (1000, 4000):  # leave-one-out, held-out rows
+        model = KernelClassifier(kernel=Laplacian(5.0), ridge=0.1, n_centers=1500, random_state=0).fit(A[:size], a[:size])
+        P, truth = model.predict_proba(A[4000:]), a[4000:]
+        np.testing.assert_allclose(P.sum(1), 1)
+        confident = P.max(1)
+        for low, high in ((0.4, 0.7), (0.7, 1.0)):
+            some = (confident >= low) & (confident < high)
+            assert abs((model.classes_[P.argmax(1)] == truth)[some].mean() - confident[some].mean()) < 0.1
+        values = model.decision_function(A[4000:])
+        clipped = np.clip(values, 1e-3, 1)
+        assert log_loss(truth, P) < log_loss(truth, clipped / clipped.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", [FAST, ITERATIVE], ids=["direct", "eigenpro4"])
+def test_predictions_do_not_depend_on_the_batch(dtype, options):
+    model = KernelRegressor(**options, precision=np.dtype(dtype).name).fit(X.astype(dtype), y)
+    whole = model.predict(X.astype(dtype))
+    single = np.concatenate([model.predict(X[i : i + 1].astype(dtype)) for i in range(20)])
+    tolerance = 1e-5 if dtype == np.float32 and options is ITERATIVE else 1e-10
+    np.testing.assert_allclose(single, whole[:20], rtol=tolerance, atol=tolerance)
+
+
+def test_precision_follows_the_input():
+    assert KernelRegressor(**ITERATIVE).fit(X, y).plan_.dtype == "float64"
+    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float32), y).plan_.dtype == "float32"
+    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float16), y).plan_.dtype == "float32"
+    assert KernelRegressor(**ITERATIVE, precision="float64").fit(X.astype(np.float32), y).plan_.dtype == "float64"
+
+
+def test_tensors_in_tensors_out_numpy_in_numpy_out():
+    T = torch.from_numpy(X)
+    model = KernelRegressor(**FAST).fit(T, torch.from_numpy(y))
+    assert isinstance(model.predict(T), torch.Tensor) and isinstance(model.predict(X), np.ndarray)
+    np.testing.assert_array_equal(model.predict(T).numpy(), model.predict(X))
+    classifier = KernelClassifier(**FAST).fit(T, torch.from_numpy((y > 0).astype(int)))
+    assert isinstance(classifier.predict_proba(T), torch.Tensor) and classifier.predict(T).dtype == torch.int64
+    KernelRegressor(**FAST).fit(T.bfloat16(), y)
+
+
+def test_frames_keep_their_names():
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    model = KernelClassifier(**FAST).fit(frame, labels)
+    assert list(model.feature_names_in_) == list("abcde") and set(model.predict(frame)) == {"high", "low"}
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"a": "z"}))
+    frame["city"] = "Rome"
+    with pytest.raises(InputError, match="not numbers: 'city'"):
+        KernelClassifier(**FAST).fit(frame, labels)
+
+
+def test_multi_output_matches_one_by_one():
+    Y = np.stack([y, -2 * y + X[:, 2]], 1)
+    both = KernelRegressor(**FAST).fit(X, Y)
+    assert both.predict(X).shape == (400, 2)
+    np.testing.assert_allclose(both.predict(X)[:, 1], KernelRegressor(**FAST).fit(X, Y[:, 1]).predict(X), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [str, int, bool, object])
+def test_labels_of_any_kind(kind):
+    target = {"str": labels, "int": np.where(y > 0, 7, -3), "bool": y > 0, "object": labels.astype(object)}[kind.__name__]
+    model = KernelClassifier(**FAST).fit(X, target)
+    assert model.score(X, target) > 0.9 and set(model.predict(X)) <= set(target)
+    assert model.decision_function(X).shape == (400,)
+    np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == model.classes_[1])
+
+
+def test_one_class_and_rare_classes():
+    only = KernelClassifier().fit(X[:20], ["a"] * 20)
+    assert set(only.predict(X)) == {"a"} and (only.predict_proba(X) == 1).all()
+    rare = np.zeros(400, int)
+    rare[3], rare[5] = 1, 2
+    model = KernelClassifier(**FAST, validation_fraction=0.5).fit(X, rare)
+    assert list(model.classes_) == [0, 1, 2] and model.predict_proba(X).shape == (400, 3)
+
+
+def test_class_weight_lifts_the_rare_class():
+    target = (y > np.quantile(y, 0.95)).astype(int)
+    noisy = np.where(rng.uniform(size=400) < 0.1, 1 - target, target)
+    plain, balanced = (KernelClassifier(kernel=Laplacian(3.0), ridge=3.0, class_weight=cw).fit(X, noisy) for cw in (None, "balanced"))
+    assert balanced.predict(X).sum() > plain.predict(X).sum()
+    weighted = KernelClassifier(kernel=Laplacian(3.0), ridge=3.0, class_weight={0: 1.0, 1: 5.0}).fit(X, noisy)
+    by_hand = KernelClassifier(kernel=Laplacian(3.0), ridge=3.0).fit(X, noisy, np.where(noisy == 1, 5.0, 1.0))
+    np.testing.assert_allclose(weighted.decision_function(X), by_hand.decision_function(X))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("solver", ["auto", "eigenpro4", "eigenpro3", "eigenpro2"])
+def test_a_handful_of_rows_works(rows, solver):
+    model = KernelRegressor(solver=solver, random_state=0).fit(X[:rows], y[:rows])
+    assert np.isfinite(model.predict(X)).all()
+    if rows > 1:
+        classifier = KernelClassifier(solver=solver, random_state=0).fit(X[:rows], np.arange(rows) % 2)
+        assert np.isfinite(classifier.predict_proba(X)).all()
+
+
+def test_constant_columns_and_constant_targets_are_safe():
+    A = np.column_stack([X, np.ones(400), np.zeros(400), np.full(400, 1e9)])
+    assert KernelRegressor(random_state=0).fit(A, y).score(A, y) > 0.8
+    model = KernelRegressor(random_state=0).fit(A, np.full(400, 3.0))
+    np.testing.assert_allclose(model.predict(A), 3.0)
+    assert np.isfinite(KernelRegressor(random_state=0).fit(np.ones((30, 2)), y[:30]).predict(np.ones((2, 2)))).all()
+
+
+def test_features_of_very_different_scale():
+    A = X * np.array([1e-6, 1.0, 1e3, 1e7, 1e-2]) + np.array([0, 1e5, 0, 1e9, 3])
+    plain, scaled = (KernelRegressor(random_state=0).fit(data[:300], y[:300]).score(data[300:], y[300:]) for data in (X, A))
+    assert scaled > plain - 0.02 > 0.8
+
+
+def test_auto_bandwidth_finds_the_relevant_features():
+    A = np.random.default_rng(1).normal(size=(600, 6))
+    target = np.sin(3 * A[:, 0])
+    model = KernelRegressor(random_state=0).fit(A[:400], target[:400])
+    bandwidth = np.asarray(model.model_.kernel.bandwidth)
+    assert bandwidth[0] < bandwidth[1:].min() / 2
+    assert model.score(A[400:], target[400:]) > 0.97
+
+
+def test_more_centers_than_rows_warns():
+    with pytest.warns(UserWarning, match="n_centers=1000 is more than the 400 training rows"):
+        assert KernelRegressor(**FAST, n_centers=1000).fit(X, y).plan_.p == 400
+
+
+@pytest.mark.parametrize("how", ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"])
+def test_every_way_to_choose_centers(how):
+    model = KernelClassifier(kernel=Laplacian(2.0), centers=how, n_centers=80, random_state=0, ridge=1e-3).fit(X, labels)
+    Z = model.model_.Z.numpy()
+    assert Z.shape == (80, 5) and len(np.unique(Z, axis=0)) == 80 and model.score(X, labels) > 0.85
+
+
+def test_own_centers_keep_their_order():
+    Z = rng.normal(size=(50, 5))
+    for solver in (Direct(), EigenPro4()):
+        model = KernelRegressor(kernel=Laplacian(2.0), centers=Z, solver=solver, ridge=1e-3, random_state=0).fit(X, y)
+        np.testing.assert_array_equal(model.model_.Z.numpy(), Z)
+        assert model.score(X, y) > 0.5
+
+
+def test_early_stopping_keeps_the_best():
+    noisy = rng.normal(size=400)
+    model = KernelRegressor(**ITERATIVE, epochs=60, early_stopping=True).fit(X, noisy)
+    scores = [row["validation_score"] for row in model.history_ if row["kind"] == "epoch"]
+    assert model.n_iter_ < 60 and len(scores) - 1 - int(np.argmax(scores)) == 3
+
+
+def test_callbacks_see_everything_and_can_stop():
+    events: list[Event] = []
+    KernelRegressor(**ITERATIVE, epochs=2, callbacks=events.append).fit(X, y)
+    kinds = [event.kind for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("epoch") == 2 and "projection" in kinds
+    assert events[-1].rows == events[-1].rows_total == 800
+    model = KernelRegressor(**ITERATIVE, epochs=50, callbacks=[lambda event: event.epoch >= 2]).fit(X, y)
+    assert model.n_iter_ == 2
+
+
+def test_warm_start_goes_on():
+    model = KernelRegressor(**ITERATIVE, epochs=1, warm_start=True).fit(X, y)
+    first, Z = model.history_[-1]["loss"], model.model_.Z
+    for _ in range(10):
+        model.fit(X, y)
+    assert torch.equal(model.model_.Z, Z) and model.history_[-1]["loss"] < first
+    with pytest.raises(InputError, match="warm_start=True, but the fitted model has 5 features"):
+        model.fit(X[:, :3], y)
+
+
+def test_interrupting_keeps_the_last_good_model():
+    def interrupt(event):
+        if event.kind == "epoch" and event.epoch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = KernelRegressor(**ITERATIVE, epochs=1000, callbacks=interrupt).fit(X, y)
+    assert model.n_iter_ == 2 and model.score(X, y) > 0.5
+
+
+def test_a_real_signal_in_the_middle_of_a_cycle():
+    A, b = np.random.default_rng(0).normal(size=(3000, 5)), np.random.default_rng(1).normal(size=3000)
+    timer = threading.Timer(1.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    start = time.perf_counter()
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = KernelRegressor(**{**ITERATIVE, "n_centers": 300}, epochs=100_000).fit(A, b)
+    assert time.perf_counter() - start < 30 and torch.isfinite(model.model_.alpha).all()
+
+
+def test_divergence_is_caught_and_told():
+    reckless = EigenPro4(m=100, T=3)
+    model = KernelRegressor(kernel=Laplacian(2.0), solver=reckless, n_centers=300, epochs=3, random_state=0)
+    plan = reckless.plan
+
+    def too_large(base):
+        from dataclasses import replace
+
+        return replace(plan(base), eta=400.0, m=100, T=3)  # a stored step that is far too large
+
+    reckless.plan = too_large
+    model.fit(X, y)
+    assert any(row["kind"] == "step_back" for row in model.history_)
+    assert torch.isfinite(model.model_.alpha).all() and model.score(X, y) > 0.2
+
+
+@pytest.mark.parametrize("store", ["pickle", "joblib", "folder"])
+def test_models_survive_storage(store, tmp_path):
+    from kernelmill import load
+
+    model = KernelClassifier(**ITERATIVE, epochs=2).fit(pd.DataFrame(X, columns=list("abcde")), labels)
+    if store == "pickle":
+        copy = pickle.loads(pickle.dumps(model))
+    elif store == "joblib":
+        joblib.dump(model, tmp_path / "model")
+        copy = joblib.load(tmp_path / "model")
+    else:
+        model.save(tmp_path / "model")
+        copy = load(tmp_path / "model")
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    np.testing.assert_array_equal(copy.predict_proba(frame), model.predict_proba(frame))
+    np.testing.assert_array_equal(copy.predict(frame), model.predict(frame))
+
+
+BAD = X.copy()
+BAD[3, 1], BAD[7, 4] = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "message"),
+    [
+        ({}, (BAD, y), r"NaN or infinity \(2 values, in columns 1, 4\)"),
+        ({}, (pd.DataFrame(BAD, columns=list("abcde")), y), "columns 'b', 'e'"),
+        ({}, (csr_matrix(X), y), "toarray"),
+        ({}, (X, y[:10]), "inconsistent numbers of samples"),
+        ({}, (X[0], y), "2D array"),
+        ({}, (X, np.where(y > 1, np.nan, y)), "y contains NaN"),
+        ({"kernel": "laplas"}, (X, y), "kernel='laplas' is not known"),
+        ({"solver": "falcon"}, (X, y), "solver='falcon' is not known"),
+        ({"solver": 3}, (X, y), "solver=3 was given"),
+        ({"centers": "middle"}, (X, y), "centers='middle' is not known"),
+        ({"centers": np.ones((3, 4))}, (X, y), r"centers of shape \(3, 4\)"),
+        ({"centers": X[:10], "n_centers": 5}, (X, y), "n_centers=5 was given together with 10 rows"),
+        ({"n_centers": 0}, (X, y), "n_centers=0"),
+        ({"n_centers": 2.5}, (X, y), "n_centers=2.5"),
+        ({"epochs": 0}, (X, y), "epochs=0"),
+        ({"ridge": -1}, (X, y), "ridge=-1"),
+        ({"ridge": float("nan")}, (X, y), "ridge=nan"),
+        ({"device": "gpu7"}, (X, y), "device='gpu7'"),
+        ({"precision": "float8"}, (X, y), "precision='float8'"),
+        ({"memory_budget": "lots"}, (X, y), "memory_budget='lots'"),
+        ({"memory_budget": -5}, (X, y), "memory_budget=-5"),
+        ({"validation_fraction": 1.5}, (X, y), "validation_fraction=1.5"),
+        ({"early_stopping": True, "validation_fraction": 0.0}, (X, y), "early_stopping=True needs"),
+        ({"kernel": Laplacian(-2.0)}, (X, y), "greater than 0"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(s=10, q=10)}, (X, y), "q=10 was given with s=10"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(projection="qr")}, (X, y), "projection='qr'"),
+        ({"solver": "eigenpro2", "n_centers": 50}, (X, y), "makes every row a center"),
+        ({"solver": "eigenpro4_exact", "ridge": 1.0, "n_centers": 50}, (X, y), "has none"),
+        ({"solver": EigenPro4.paper(), "ridge": 1.0, "kernel": Laplacian(1.0)}, (X, y), "paper"),
+        ({"solver": "direct", "memory_budget": "1MB", "kernel": Laplacian(2.0), "ridge": 1.0}, (X, y), "GiB"),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(options, data, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises((ValueError, TypeError), match=message) as caught:
+            KernelRegressor(**options).fit(*data)
+    assert len(str(caught.value)) < 400
+
+
+def test_predict_with_other_columns():
+    model = KernelRegressor(**FAST).fit(X, y)
+    with pytest.raises(ValueError, match="3 features, but KernelRegressor is expecting 5"):
+        model.predict(X[:, :3])
+
+
+def test_sample_weight_errors():
+    with pytest.raises(InputError, match=r"sample_weight of shape \(3,\)"):
+        KernelRegressor(**FAST).fit(X, y, [1, 2, 3])
+    with pytest.raises(InputError, match="not negative"):
+        KernelRegressor(**FAST).fit(X, y, -np.ones(400))
+
+
+def test_memory_budget_changes_the_plan():
+    options = {"kernel": Laplacian(2.0), "solver": EigenPro4(), "n_centers": 400, "epochs": 1, "random_state": 0}
+    roomy, tight = (KernelRegressor(**options, memory_budget=budget).fit(X, y) for budget in ("2GB", "1MB"))
+    assert roomy.plan_.projection == "cholesky" and roomy.plan_.keep_block
+    assert tight.plan_.projection == "carried" and not tight.plan_.keep_block
+    np.testing.assert_allclose(tight.predict(X), roomy.predict(X), atol=0.05)
