@@ -12,10 +12,12 @@ import sys
 import time
 
 import numpy as np
+from scipy.linalg import eigh, solve
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.kernel_approximation import Nystroem
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
 
 from common import show, table, write
@@ -30,18 +32,22 @@ def rmse(y, f) -> float:
 
 
 def nystroem_ridge(X, y, X_test, rows, components=5000):
-    """Nystroem + Ridge over a 7 × 7 grid; the features of a gamma are made once and serve all alphas."""
+    """Nystroem + Ridge over a 7 × 7 grid. The grid uses Nystroem's features by an eigensystem, which is quicker than its SVD."""
     train, held = rows
     best = (np.inf, None, None)
+    some = train[: min(components, len(train))]
     for gamma in GAMMAS / X.shape[1]:
-        features = Nystroem(gamma=gamma, n_components=min(components, len(train)), random_state=0).fit(X[train])
-        Phi, Phi_held = features.transform(X[train]), features.transform(X[held])
-        gram, right = Phi.T @ Phi, Phi.T @ (y[train] - y[train].mean())
-        values, vectors = np.linalg.eigh(gram)
-        rotated, right = Phi_held @ vectors, vectors.T @ right
+        values, vectors = eigh(rbf_kernel(X[some], gamma=gamma), driver="evd")
+        normal = vectors / np.sqrt(np.maximum(values, 1e-12))
+        Phi, Phi_held = rbf_kernel(X[train], X[some], gamma=gamma) @ normal, rbf_kernel(X[held], X[some], gamma=gamma) @ normal
+        mean = Phi.mean(0)
+        gram, right = Phi.T @ Phi - len(train) * np.outer(mean, mean), (Phi - mean).T @ y[train]
         for alpha in ALPHAS:
-            error = rmse(y[held], rotated @ (right / (np.maximum(values, 0) + alpha)) + y[train].mean())
-            best = min(best, (error, gamma, alpha))
+            try:
+                weights = solve(gram + alpha * np.eye(len(gram)), right, assume_a="pos")
+            except np.linalg.LinAlgError:
+                continue
+            best = min(best, (rmse(y[held], (Phi_held - mean) @ weights + y[train].mean()), gamma, alpha))
     features = Nystroem(gamma=best[1], n_components=min(components, len(X)), random_state=0).fit(X)
     model = Ridge(alpha=best[2]).fit(features.transform(X), y)
     return model.predict(features.transform(X_test))
@@ -81,11 +87,11 @@ def main(names: list[str]) -> None:
             start = time.perf_counter()
             prediction = run()
             seconds = time.perf_counter() - start
-            results.append({"data": name, "method": method, "rmse": rmse(y_test, prediction) / unit, "seconds": seconds})
+            results.append({"data": name, "method": method, "rmse": float(rmse(y_test, prediction) / unit), "seconds": seconds})
             print(results[-1], flush=True)
         print(model.plan_, type(model.model_.kernel).__name__, flush=True)
     show(results)
-    write("tabular", results)
+    write("tabular" if len(names) > 1 else f"tabular-{names[0]}", results)
 
 
 if __name__ == "__main__":
