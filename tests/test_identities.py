@@ -124,7 +124,8 @@ def test_4_the_half_triangle_pass_is_the_full_pass(problem, m, classical, keep):
             add(rows, step)
             add(slice(0, s), -F @ (setup.M[rows].T @ step))
         else:
-            G = K[rows, rows] + 10 * (rows.stop - rows.start) ** 0.5 * 2.2e-16 * torch.eye(rows.stop - rows.start, dtype=torch.float64)
+            size = rows.stop - rows.start
+            G = K[rows, rows] + 10 * size**0.5 * 2.2e-16 * torch.eye(size, dtype=torch.float64)
             add(rows, torch.linalg.solve(G, residual[rows]))
             if rows.stop >= s:
                 add(slice(0, s), F @ (F.T @ residual[:s]))

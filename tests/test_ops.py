@@ -26,8 +26,10 @@ def test_tiles_equal_the_dense_product(kernel, dtype, rows, cols):
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
     scale = max(1.0, K.abs().max().item() if K.numel() else 1.0)
     for got, expected in [
-        (tiled.dense(A, B).double(), K), (tiled.matmul(A, B, v).double(), K @ v.double()), (tiled.rmatmul(A, B, u).double(), K.T @ u.double()),
-    ]:  # fmt: skip
+        (tiled.dense(A, B).double(), K),
+        (tiled.matmul(A, B, v).double(), K @ v.double()),
+        (tiled.rmatmul(A, B, u).double(), K.T @ u.double()),
+    ]:
         torch.testing.assert_close(got / scale, expected / scale, **tolerance)
 
 

@@ -52,6 +52,7 @@ class Plan:
     beta: float | None = None
     beta_mean: float | None = None
     lambda_top: float | None = None
+    tau: float | None = None
     m_Z: int | None = None
     eta_Z: float | None = None
 

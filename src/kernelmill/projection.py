@@ -23,7 +23,7 @@ log = logging.getLogger("kernelmill")
 
 Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-JITTERS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6)  # times p times the largest K(z,z): the first that factors is used
+JITTERS = (1e1, 1e3, 1e5, 1e7)  # times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is used
 
 
 class NotPositiveDefinite(KernelmillError, ArithmeticError):
@@ -42,13 +42,18 @@ class Factor:
         return torch.linalg.solve_triangular(self.L.T, half, upper=True)
 
 
-def factor(K_ZZ: Tensor) -> Factor:
-    """Factor a float64 kernel matrix with the smallest jitter that works. K_ZZ is overwritten."""
-    size = len(K_ZZ) * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
+def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
+    """Factor a float64 kernel matrix with the smallest jitter that works. K_ZZ is overwritten.
+
+    `dtype` is the precision of the kernel values that will be projected: directions below their rounding must not be inverted.
+    """
+    unit = len(K_ZZ) ** 0.5 * torch.finfo(dtype).eps * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
     added = 0.0
     for jitter in JITTERS:
-        K_ZZ.diagonal().add_(jitter * size - added)
-        added = jitter * size
+        if jitter * unit > 1e-2 * unit / torch.finfo(dtype).eps:
+            break  # a jitter of the size of K itself is no factor of K
+        K_ZZ.diagonal().add_(jitter * unit - added)
+        added = jitter * unit
         L, info = torch.linalg.cholesky_ex(K_ZZ)
         if info.item() == 0 and torch.isfinite(L.diagonal()).all():
             return Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
@@ -62,7 +67,7 @@ def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Project
     """Exact projection. The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as left over."""
     x, sq = gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p)
     whole = Points(x, sq)
-    F = factor(K.dense64(whole, whole))
+    F = factor(K.dense64(whole, whole), K.dtype)
 
     def project(r: Tensor) -> tuple[Tensor, Tensor]:
         theta = F.solve(gather(comm, r, 0, p))[shard(comm)].to(r.dtype)
@@ -114,7 +119,7 @@ class Pass:
             now = -(K_jZ @ delta[before])
             now[place] += r[own] - MF[own] @ V
             now = comm.all_sum(now)
-            step = self.steps[start:stop, None] * now if self.steps is not None else _exact(K_jj, now)
+            step = self.steps[start:stop, None] * now if self.steps is not None else factor(K_jj.double(), K.dtype).solve(now).to(now.dtype)
             delta[own] = step[place]
             r[before] -= K_jZ.T @ step
             r[own] = now[place] + MF[own] @ V - K_jj[place] @ step
@@ -124,13 +129,6 @@ class Pass:
                 V += comm.all_sum(F.T @ (r[: len(F)] - MF[: len(F)] @ V))
         delta[: len(F)] += F @ V
         return delta, r - MF @ V
-
-
-def _exact(K_jj: Tensor, r_j: Tensor) -> Tensor:
-    """K_jj δ = r_j in float64, with as much added to the diagonal as rounding may have taken from it."""
-    G = K_jj.double()
-    G.diagonal().add_(10 * len(G) ** 0.5 * torch.finfo(K_jj.dtype).eps * G.diagonal().max())
-    return factor(G).solve(r_j).to(r_j.dtype)
 
 
 def forgetful(project: Projection) -> Projection:

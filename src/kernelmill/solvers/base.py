@@ -34,7 +34,7 @@ class Event:
 
 
 SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights
-MAX_GROWTH = 2.0  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
+MAX_GROWTH = 1.5  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
 
 OnEvent = Callable[[Event], bool]  # True asks the solver to stop at its last projection
 

@@ -89,12 +89,12 @@ class EigenPro3(Settings):
                         continue
                     state.loss = state.epoch_loss / state.epoch_weight
                     if not state.loss <= MAX_GROWTH * state.energy:
-                        state = replace(trail[0].copy(), step_scale=state.step_scale / 2)
-                        trail = [state.copy()]
+                        last = trail.pop() if len(trail) > 1 else trail[0]
+                        state = replace(last.copy(), step_scale=state.step_scale / 2)
                         report("step_back", state.epoch, state.position, eta=eta / 2, note="residuals grew: the step is halved")
                         state.stopped = "" if state.step_scale >= SMALLEST_SCALE else "the residuals grew at every step size"
                         break
-                    trail = [trail[-1], state.copy()]
+                    trail = [trail[0], *trail[1:][-1:], state.copy()]
                     if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
                         state.stopped = "a callback asked for it"
                         break

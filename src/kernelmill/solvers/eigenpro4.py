@@ -72,7 +72,7 @@ class EigenPro4(Settings):
         plan = setup.plan
         state = complete(state, setup, source, comm)
         report, batches, anchor, eta = Reporter(plan, on_event), None, None, 0.0
-        # A bad step shows in the residuals of the next cycle: the start of this cycle and of the one before it are kept.
+        # States to step back to. Damage may show late: each further failure goes one state further back, at last to the start.
         trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
@@ -87,21 +87,16 @@ class EigenPro4(Settings):
                     eta = step_now(plan, state, anchored=anchor is not None)
                     good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
                 if not good:
-                    state, batches = replace(trail[0].copy(), step_scale=state.step_scale / 2), None
-                    trail = [state.copy()]
-                    report(
-                        "step_back",
-                        state.epoch,
-                        state.position,
-                        eta=eta / 2,
-                        note="residuals grew: back to the last good weights, half the step",
-                    )
+                    last = trail.pop() if len(trail) > 1 else trail[0]
+                    state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None
+                    note = "residuals grew: back to earlier weights, with half the step"
+                    report("step_back", state.epoch, state.position, eta=eta / 2, note=note)
                     if state.step_scale < SMALLEST_SCALE:
                         state.stopped = "the residuals grew at every step size"
                     continue
                 if finished:
                     break
-                trail = [trail[-1], state.copy()]
+                trail = [trail[0], *trail[1:][-1:], state.copy()]
                 if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
                     state.stopped = "a callback asked for it"
                 if state.position >= source.n:
@@ -113,7 +108,7 @@ class EigenPro4(Settings):
         except KeyboardInterrupt:
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha)
-        if plan.projection == "carried":  # what is still carried is worth one more pass
+        if plan.projection == "carried" and not state.stopped:  # what is still carried is worth one more pass
             theta, state.r = project(state.r)
             state.alpha += theta
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)

@@ -84,14 +84,23 @@ def measured(
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
-    pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, generator), generator)
+    if plan.eta is None:
+        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, generator), generator)
+    else:  # a stored plan keeps its step: nothing is measured again
+        pre = precondition(*top_eigensystem(K.dense64(X_s, X_s), plan.q or 0), plan.tau or 0.0, K.dtype)
     M, k = on_centers(K, points, X_s, pre.F)
-    k_Z = gather(comm, k, 0, plan.p)
-    if plan.eta is None:  # a stored plan keeps its step
-        beta = max(spectrum.k.max().item(), k_Z.max().item())
+    if plan.eta is None:
+        beta = max(spectrum.k.max().item(), gather(comm, k, 0, plan.p).max().item())
         step = measured_step(spectrum, beta, plan.p, m)
         plan = with_step(
-            plan, m=step.m, T=T, eta=step.eta, q=pre.q, beta=beta, beta_mean=spectrum.k.mean().item(), lambda_top=spectrum.lambda_top
+            plan,
+            m=step.m,
+            T=T,
+            eta=step.eta,
+            beta=beta,
+            beta_mean=spectrum.k.mean().item(),
+            lambda_top=spectrum.lambda_top,
+            tau=pre.tau,
         )
     if plan.projection == "cholesky":
         try:

@@ -1,0 +1,218 @@
+"""One table of (solver, problem, tolerance): every solver reaches its fixed point, is reproducible, resumes, and reports."""
+
+import dataclasses
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_problem
+from kernelmill import InputError, kernels
+from kernelmill.distributed import Alone, run_threads
+from kernelmill.preconditioner import fresh_spectrum, measured_step, numerical_rank, precondition, printed_step, top_eigensystem
+from kernelmill.projection import JITTERS, NotPositiveDefinite, factor
+from kernelmill.solvers import Direct, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
+from kernelmill.solvers import setup as setup_room
+
+SMALL = {"n": 400, "p": 80}
+EVERY_ROW = {"n": 150, "p": 150}
+
+# solver, problem, epochs, ridge, relative distance to the truth at that ridge
+TABLE = [
+    (Direct(), SMALL, 1, 0.0, 1e-8),
+    (Direct(), SMALL, 1, 0.5, 1e-8),
+    (Direct(), {**SMALL, "weights": True}, 1, 0.5, 1e-8),
+    (Direct(), {**SMALL, "kernel": kernels.Gaussian(3.0)}, 1, 1e-6, 1e-4),
+    (Direct(), {**EVERY_ROW, "weights": True}, 1, 0.5, 1e-8),
+    (EigenPro4(s=50, q=15), SMALL, 100, 0.0, 5e-3),
+    (EigenPro4(s=50, q=15), {**SMALL, "weights": True}, 100, 0.5, 1e-5),
+    (EigenPro4(s=50, q=15, projection="carried"), SMALL, 100, 0.5, 1e-3),
+    (EigenPro4(s=50, q=15), {**SMALL, "kernel": kernels.Matern(3.0, nu=1.5)}, 100, 0.5, 1e-2),
+    (EigenPro4(s=50, q=15), EVERY_ROW, 150, 0.5, 1e-3),
+    (EigenPro3(s=50, q=15, m=20), SMALL, 30, 0.5, 3e-2),
+    (EigenPro2(s=50, q=15), EVERY_ROW, 100, 0.0, 1e-6),
+    (EigenPro2(s=50, q=15), {**EVERY_ROW, "weights": True}, 60, 0.5, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("solver", "sizes", "epochs", "ridge", "tolerance"), TABLE, ids=lambda v: repr(v)[:40])
+def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
+    problem = make_problem(**sizes)
+    state = problem.solve(solver, epochs=epochs, ridge=ridge)
+    assert not state.stopped
+    assert problem.distance(state.alpha, problem.direct(ridge)) < tolerance
+
+
+@pytest.mark.parametrize(
+    "solver", [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried"), EigenPro3(s=50, q=15, m=30)], ids=repr
+)
+def test_equal_seed_and_plan_give_equal_weights(solver):
+    problem = make_problem(**SMALL)
+    a, b = (problem.solve(solver, epochs=2, ridge=0.1) for _ in range(2))
+    assert torch.equal(a.alpha, b.alpha) and a.plan == b.plan
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried", T=2), EigenPro3(s=50, q=15, m=30), EigenPro2(s=50, q=15)],
+    ids=repr,
+)
+@pytest.mark.parametrize("stop_at", ["projection", "epoch"])
+def test_resumes_from_its_state_to_the_same_bits(solver, stop_at):
+    problem = make_problem(**(EVERY_ROW if isinstance(solver, EigenPro2) else SMALL))
+    if isinstance(solver, EigenPro2) and stop_at == "projection":
+        pytest.skip("EigenPro 2 has no projections")
+    whole = problem.solve(solver, epochs=4, ridge=0.2)
+    half = problem.solve(solver, epochs=4, ridge=0.2, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
+    assert half.stopped and 1 <= half.epoch < 4
+    done = problem.solve(solver, state=dataclasses.replace(half, stopped=""))
+    assert torch.equal(done.alpha, whole.alpha) and done.plan == whole.plan
+
+
+def test_events_tell_the_run():
+    problem, events = make_problem(**SMALL), []
+    problem.solve(EigenPro4(s=50, q=15), epochs=2, on_event=lambda event: bool(events.append(event)))
+    assert events[0].kind == "start" and events[-1].kind == "end"
+    assert all(a.seconds <= b.seconds and a.rows <= b.rows for a, b in itertools.pairwise(events))
+    assert events[-1].rows == events[-1].rows_total == 800
+
+
+def test_a_step_that_is_too_large_is_taken_back():
+    problem, events = make_problem(**SMALL), []
+    solver = EigenPro4(s=50, q=15, m=40, T=2)
+    plan = dataclasses.replace(problem.plan(solver, epochs=3), m=40, T=2, eta=60.0)
+    state = solver.solve(problem.kernel, problem.source, problem.Z, plan, Alone(), torch.Generator(), lambda e: bool(events.append(e)))
+    backs = [e for e in events if e.kind == "step_back"]
+    assert backs and "half the step" in backs[0].note and state.step_scale < 1
+    assert torch.isfinite(state.alpha).all()
+    assert problem.distance(state.alpha, problem.direct()) < 1.0
+
+
+def test_hopeless_runs_return_the_last_good_weights():
+    problem = make_problem(**SMALL)
+    problem.Y[:] = torch.nan
+    state = problem.solve(EigenPro4(s=50, q=15), epochs=1)
+    assert "grew at every step size" in state.stopped and torch.isfinite(state.alpha).all()
+
+
+def test_solvers_of_one_process_say_so():
+    problem = make_problem(**SMALL)
+    for solver in (Direct(), EigenPro4Exact()):
+        with pytest.raises(InputError, match="runs in one process, 2 ranks"):
+            run_threads(2, lambda comm, solver=solver: problem.solve(solver, comm=comm))
+
+
+def test_least_squares_falls_back_to_qr_where_normal_equations_fail():
+    """Gaussian kernel, condition far above 1e10, no ridge: still the least-squares fit, as good as an SVD's."""
+    problem = make_problem(n=400, p=100, kernel=kernels.Gaussian(6.0), noise=0.05)
+    K = problem.kernel(problem.X, problem.Z)
+    assert torch.linalg.cond(K) > 1e9
+    ours = problem.solve(Direct(), ridge=0.0).alpha
+    loss = lambda alpha: (K @ alpha - problem.Y).pow(2).sum().item()  # noqa: E731
+    assert loss(ours) < 1.02 * loss(problem.direct())
+
+
+# ---- preconditioner and step ---------------------------------------------------------------------------------------------------
+
+
+def test_eigensystem_and_F():
+    K = make_problem(n=60, p=60).kernel(make_problem(n=60, p=60).X)
+    values, E = top_eigensystem(K, 10)
+    assert values.shape == (11,) and E.shape == (60, 10) and (values[:-1] >= values[1:]).all()
+    torch.testing.assert_close(K @ E, E * values[:10], rtol=1e-9, atol=1e-9)
+    pre = precondition(values, E, values[-1].item(), torch.float64)
+    P = torch.eye(60, dtype=torch.float64) - pre.F @ pre.F.T @ K  # on K's own range: top eigenvalues come down to λ_{q+1}
+    top = torch.linalg.eigvals(K @ P).real.max().item()
+    assert top == pytest.approx(values[10].item(), rel=1e-6)
+    torch.testing.assert_close(pre.KF, K @ pre.F, rtol=1e-9, atol=1e-9)
+
+
+def test_q_is_cut_at_the_numerical_rank():
+    X = torch.randn(50, 2, dtype=torch.float64)
+    K = kernels.Linear()(X)  # rank 2
+    values, E = top_eigensystem(K, 20)
+    assert numerical_rank(values, torch.float64) == 2
+    pre = precondition(values, E, values[-1].item(), torch.float64)
+    assert pre.q == 2 and torch.isfinite(pre.F).all()
+
+
+def test_lambda_top_and_k_are_the_dense_ones():
+    problem = make_problem(n=500, p=120)
+    setup, _ = setup_room.measured(problem.kernel, problem.source, problem.Z, problem.plan(EigenPro4(s=60, q=10)), Alone(),
+                                   torch.Generator().manual_seed(0), None, None)  # fmt: skip
+    X = setup.K.points(problem.X)
+    w = torch.rand(500, dtype=torch.float64) + 0.5
+    spectrum = fresh_spectrum(setup.K, setup.F, setup.X_s, X, w, torch.Generator().manual_seed(0))
+    Q = setup.K.dense(X, setup.X_s) @ setup.F
+    G = w.sqrt()[:, None] * (setup.K.dense(X, X) - Q @ Q.T) * w.sqrt()
+    assert spectrum.lambda_top == pytest.approx(torch.linalg.eigvalsh(G)[-1].item() / 500, rel=0.03)
+    torch.testing.assert_close(spectrum.k, G.diagonal(), rtol=1e-9, atol=1e-9)
+    step = measured_step(spectrum, 2.0, 10**6)
+    assert max(spectrum.k.mean().item(), 1.0) == step.B and step.m == int(step.B / spectrum.lambda_top)
+    assert step.eta == pytest.approx(1.5 / step.B)
+    assert measured_step(spectrum, 2.0, 10**6, m=10 * step.m).eta < step.eta / 9
+
+
+def test_printed_step_is_the_papers():
+    assert printed_step(1.0, 0.5, 100, 10**6).m == 200
+    assert printed_step(1.0, 0.5, 100, 10**6, m=50).eta == 1.0
+    assert printed_step(1.0, 0.5, 100, 10**6, m=401).eta == pytest.approx(2 / (1 + 400 * 0.005))
+
+
+def test_the_recipe_of_the_paper_trusts_its_subsample_too_much():
+    """Why the step is measured: on fresh rows the preconditioned top eigenvalue is well above the subsample's tail."""
+    problem = make_problem(n=3000, d=8, p=1000, bandwidth=3.0)
+    setup, _ = setup_room.measured(problem.kernel, problem.source, problem.Z, problem.plan(EigenPro4(s=300, q=60)), Alone(),
+                                   torch.Generator().manual_seed(0), None, None)  # fmt: skip
+    assert setup.plan.lambda_top > 1.5 * setup.pre.eigenvalues[-1].item() / 300
+
+
+def test_cholesky_jitter_is_stated_and_small():
+    X = torch.randn(30, 3, dtype=torch.float64)
+    K = kernels.Laplacian(2.0)(torch.cat([X, X]))  # every center twice: singular
+    F = factor(K.clone())
+    assert F.jitter in [pytest.approx(j * 60**0.5 * 2.22e-16, rel=1e-2) for j in JITTERS]
+    assert factor(K.clone(), torch.float32).jitter == pytest.approx(10 * 60**0.5 * 1.19e-7, rel=1e-2)
+    b = K @ torch.randn(60, 2, dtype=torch.float64)
+    torch.testing.assert_close(K @ F.solve(b), b, rtol=1e-6, atol=1e-6)
+    with pytest.raises(NotPositiveDefinite, match="fewer or more distinct centers"):
+        factor(-torch.eye(5, dtype=torch.float64))
+
+
+def test_centers_that_cannot_be_factored_fall_back_to_the_carried_residual(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NotPositiveDefinite("no")
+
+    monkeypatch.setattr(setup_room, "cholesky", refuse)
+    problem = make_problem(**SMALL)
+    state = problem.solve(EigenPro4(s=50, q=15, projection="cholesky"), epochs=30, ridge=0.5)
+    assert state.plan.projection == "carried" and problem.distance(state.alpha, problem.direct(0.5)) < 0.05
+
+
+@pytest.mark.parametrize("projection", ["cholesky", "carried"])
+def test_duplicate_centers_are_no_problem(projection):
+    problem = make_problem(n=400, p=80)
+    problem.Z = torch.cat([problem.Z[:40], problem.Z[:40]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = problem.solve(EigenPro4(s=50, q=15, projection=projection), epochs=40, ridge=0.5)
+    truth = dataclasses.replace(problem, Z=problem.Z[:40])
+    f = problem.kernel(problem.X, problem.Z) @ state.alpha
+    g = problem.kernel(problem.X, truth.Z) @ truth.direct(0.5)
+    assert ((f - g).norm() / g.norm()).item() < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bandwidth", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("sizes", [(20, 5), (70, 30), (80, 79)])
+@pytest.mark.parametrize("kernel", [kernels.Laplacian, kernels.Gaussian])
+def test_no_setting_diverges(kernel, bandwidth, sizes, dtype):
+    problem = make_problem(n=400, p=80, kernel=kernel(bandwidth))
+    events = []
+    state = problem.solve(EigenPro4(s=sizes[0], q=sizes[1]), epochs=2, dtype=dtype, on_event=lambda e: bool(events.append(e)))
+    assert not state.stopped and torch.isfinite(state.alpha).all()
+    f = problem.kernel(problem.X, problem.Z) @ state.alpha.double()
+    assert (f - problem.Y).pow(2).mean() < 1.05 * problem.Y.pow(2).mean()
+    assert np.isfinite(state.loss)
