@@ -23,7 +23,7 @@ def prepared(problem, solver, comm=None, **kwargs):
 
 
 @pytest.mark.parametrize(
-    "solver", [EigenPro4(s=100, q=20), EigenPro4(s=100, q=20, recipe="paper", projection="cholesky")], ids=["ours", "paper"]
+    "solver", [EigenPro4(s=100, q=20, T=2), EigenPro4(s=100, q=20, T=2, recipe="paper", projection="cholesky")], ids=["ours", "paper"]
 )
 def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch):
     """h = K(Z,Z_tmp) α_tmp + K(Z,X_s) α_s: it fixes sign and scale. Seen through the projection's argument, cycle by cycle."""
@@ -211,7 +211,7 @@ def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
     problem = make_problem(n=1200, p=500, bandwidth=5.0)
     setup, project = prepared(problem, EigenPro4(s=200, q=40, projection="carried"))
     assert isinstance(project, Pass)
-    project = dataclasses.replace(project, m=64)
+    project = dataclasses.replace(project, m=64, factors=None)
     K = problem.kernel(problem.Z)
     a = torch.randn(500, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     h = problem.kernel(problem.Z, problem.X[600:1100]) @ a

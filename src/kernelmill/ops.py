@@ -56,16 +56,24 @@ class KernelProduct:
         """K(A, B) @ v."""
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
         if len(B):
-            for rows in self.tiles(len(A), len(B)):
-                torch.mm(self.kernel.evaluate(A[rows], B), v, out=out[rows])
+            for rows, tile in self._tiles_evaluated(A, B):
+                torch.mm(tile, v, out=out[rows])
         return out
 
     def rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
         """K(A, B)ᵀ @ g."""
         out = torch.zeros(len(B), g.shape[1], dtype=g.dtype, device=g.device)
-        for rows in self.tiles(len(A), len(B)):
-            out.addmm_(self.kernel.evaluate(A[rows], B).T, g[rows])
+        for rows, tile in self._tiles_evaluated(A, B):
+            out.addmm_(tile.T, g[rows])
         return out
+
+    def _tiles_evaluated(self, A: Points, B: Points) -> Iterator[tuple[slice, Tensor]]:
+        """K(A, B) tile after tile in one buffer: fresh memory for every tile would cost as much as its exponentials."""
+        slices = list(self.tiles(len(A), len(B)))
+        largest = max((rows.stop - rows.start for rows in slices), default=0)
+        buffer = torch.empty(largest, len(B), dtype=A.x.dtype, device=A.x.device)
+        for rows in slices:
+            yield rows, self.kernel.evaluate(A[rows], B, out=buffer[: rows.stop - rows.start])
 
     def diagonal(self, A: Points) -> Tensor:
         return self.kernel.diagonal(A)

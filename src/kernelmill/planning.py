@@ -159,7 +159,9 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:
     """Phase two: batch, period and step. The block K(X_m, Z) is used twice; it is kept when it fits, else evaluated twice."""
     if T is None:
-        T = max(1, round(plan.p / m))  # T·m = p balances temporary centers, T·m/2 each row, against the pass, p/2 each row
+        # A cycle of T·m rows meets T·m/2 temporary centers a row. A pass over Z costs p/2 a row of Z: T·m = p balances the two. A
+        # solve with a factor costs much less, so that shorter cycles pay.
+        T = max(1, round((0.5 if plan.projection == "cholesky" else 1.0) * plan.p / m))
     block = m * plan.p * plan.itemsize
     keep = plan.bytes + block <= plan.budget
     return replace(plan, m=m, T=int(T), eta=eta, keep_block=keep, bytes=plan.bytes + (block if keep else 0), **measured)

@@ -61,7 +61,7 @@ class EigenPro2(Settings):
         mine, whole = source.take(torch.arange(source.n)[shard(comm)]), source.take(torch.arange(source.n)).w.to(k_X)
         Y, shift = mine.Y.to(points.x), plan.ridge / mine.w.to(k_X)  # the ridge makes it (K + λ/w) α = y
         steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / whole)
-        epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift)
+        epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift=shift)
         state = state or State(plan, torch.zeros_like(Y), Y.clone())
         report, norm = Reporter(plan, on_event), comm.all_sum((Y * Y).sum()).item()
         good = state.copy()

@@ -109,7 +109,9 @@ def measured(
             log.warning("%s Going on with projection='carried'.", error)
             plan = replace(plan, projection="carried")
     plan = replace(plan, m_Z=plan.m_Z or min(plan.p, PASS_ROWS))
-    project: Projection = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
+    project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
+    if 8 * plan.p * (plan.m_Z or 1) <= plan.budget // 8:
+        project = project.with_factors()
     return Setup(K, points, X_s, pre, M, True, plan), forgetful(project) if plan.projection == "one_pass" else project
 
 

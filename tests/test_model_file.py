@@ -1,0 +1,162 @@
+"""Model folders: round trips, old versions, damage, foreign folders, and no code ever run."""
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernelmill import InputError, KernelClassifier, KernelRegressor, ModelFileError, kernels, load
+from kernelmill.solvers import EigenPro4
+
+FIXTURES = Path(__file__).parent / "fixtures"
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 3))
+y = X[:, 0] ** 2
+MATRIX = np.eye(3) + 0.2
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.Laplacian(2.0),
+        kernels.Gaussian(np.array([1.0, 2.0, 3.0])),
+        kernels.Matern(torch.as_tensor(MATRIX), nu=2.5),
+        kernels.ReluNTK(depth=3),
+        "auto",
+    ],
+    ids=repr,
+)
+def test_round_trip(kernel, tmp_path):
+    model = KernelRegressor(kernel=kernel, ridge=0.1, random_state=0).fit(X, y)
+    model.save(tmp_path / "model")
+    copy = load(tmp_path / "model")
+    np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+    assert copy.plan_ == model.plan_ and copy.history_ == model.history_ and copy.n_features_in_ == 3
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["model.json", "weights.safetensors"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]  # nothing left aside
+    copy.fit(X, y)  # its parameters came back too
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array(["a", "b", "c"]), np.array([3, 7, 9]), np.array([1.0, 2.0, 3.0]), np.array(["x", "y", "z"], dtype=object)]
+)
+def test_classifier_labels_come_back(labels, tmp_path):
+    target = labels[np.arange(60) % 3]
+    model = KernelClassifier(
+        kernel=kernels.Laplacian(1.0), solver=EigenPro4(q=5), class_weight={label: 1.0 for label in labels[:1].tolist()}
+    )
+    model.set_params(class_weight=None).fit(X, target).save(tmp_path / "m")
+    copy = load(tmp_path / "m")
+    np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    assert copy.classes_.dtype.kind == model.classes_.dtype.kind and copy.solver.q == 5
+
+
+def test_a_kernel_function_is_passed_again(tmp_path):
+    def mine(A, B):
+        return (A @ B.T + 1) ** 2
+
+    model = KernelRegressor(kernel=mine, ridge=0.1).fit(X, y)
+    model.save(tmp_path / "m")
+    with pytest.raises(InputError, match="kernel=function"):
+        load(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m", kernel=mine).predict(X), model.predict(X))
+
+
+def test_saving_again_replaces_but_never_overwrites_something_else(tmp_path):
+    model = KernelRegressor(kernel=kernels.Laplacian(1.0), ridge=0.1).fit(X, y)
+    model.save(tmp_path / "m")
+    model.save(tmp_path / "m")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("years of work")
+    (tmp_path / "file").write_text("x")
+    for place in ("thesis", "file"):
+        with pytest.raises(InputError, match="not a kernelmill model"):
+            model.save(tmp_path / place)
+    assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("version", sorted(p.name for p in FIXTURES.iterdir()))
+def test_every_version_ever_written_is_readable(version):
+    model = load(FIXTURES / version)
+    expected = json.loads((FIXTURES / version / "expected.json").read_text())
+    np.testing.assert_allclose(model.predict_proba(np.array(expected["X"])), np.array(expected["proba"]), rtol=1e-6)
+    assert model.predict(np.array(expected["X"])).tolist() == expected["labels"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    KernelRegressor(kernel=kernels.Laplacian(1.0), ridge=0.1).fit(X, y).save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+def edit(folder, change):
+    content = json.loads((folder / "model.json").read_text())
+    change(content)
+    (folder / "model.json").write_text(json.dumps(content))
+
+
+def test_missing_and_foreign_folders(tmp_path, folder):
+    with pytest.raises(ModelFileError, match=r"it has no model\.json"):
+        load(tmp_path / "nowhere")
+    (folder / "model.json").write_text("{}")
+    with pytest.raises(ModelFileError, match="not written by kernelmill"):
+        load(folder)
+    (folder / "model.json").write_text("{ half")
+    with pytest.raises(ModelFileError, match="damaged"):
+        load(folder)
+
+
+def test_newer_versions_ask_for_an_upgrade(folder):
+    edit(folder, lambda content: content.update(version=99))
+    with pytest.raises(ModelFileError, match=r"format version 99.*upgrade"):
+        load(folder)
+
+
+def test_damaged_weights(folder):
+    path = folder / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match="checksum"):
+        load(folder)
+    path.unlink()
+    with pytest.raises(ModelFileError, match="no readable weights"):
+        load(folder)
+
+
+@pytest.mark.parametrize("key", ["kernel", "extra", "weights_sha256", "version"])
+def test_missing_parts(folder, key):
+    edit(folder, lambda content: content.pop(key))
+    with pytest.raises(ModelFileError):
+        load(folder)
+
+
+def test_mutated_descriptions_end_in_one_error(folder):
+    """Whatever stands in model.json: a model or a ModelFileError, never another exception."""
+    original = (folder / "model.json").read_bytes()
+    g = np.random.default_rng(1)
+    for _ in range(300):
+        data = bytearray(original)
+        for _ in range(g.integers(1, 6)):
+            data[g.integers(len(data))] = g.integers(32, 127)
+        (folder / "model.json").write_bytes(data)
+        with contextlib.suppress(ModelFileError, InputError):
+            load(folder)
+
+
+def test_loading_runs_no_code(folder, tmp_path):
+    """Names in the file are looked up in tables; anything else is an error, not an import."""
+    for spec in ({"$kernel": "os.system", "settings": {}}, {"$kernel": "laplacian", "settings": {"__class__": "x"}}, "laplacian", None):
+        edit(folder, lambda content, spec=spec: content.update(kernel=spec))
+        with pytest.raises(ModelFileError):
+            load(folder)
+    edit(folder, lambda content: content.update(kernel={"$kernel": "laplacian", "settings": {"bandwidth": 1.0}}))
+    edit(folder, lambda content: content["extra"].update(estimator="Popen"))
+    with pytest.raises(ModelFileError):
+        load(folder)
+    shutil.rmtree(folder)
