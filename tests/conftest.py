@@ -30,7 +30,9 @@ class Problem:
 
     def plan(self, solver, *, epochs: int = 1, ridge: float = 0.0, dtype: str = "float64", **more) -> Plan:
         n, d = self.X.shape
-        base = Plan(solver.name, n, d, self.Y.shape[1], len(self.Z), dtype=dtype, epochs=epochs, ridge=ridge, **more)
+        base = Plan(
+            solver.name, n, d, self.Y.shape[1], len(self.Z), dtype=dtype, epochs=epochs, ridge=ridge, every_row=n == len(self.Z), **more
+        )
         return solver.plan(base)
 
     def solve(self, solver, *, on_event=lambda event: False, state=None, comm=None, **kwargs):

@@ -326,6 +326,14 @@ BAD[3, 1], BAD[7, 4] = np.nan, np.inf
         ({"memory_budget": "lots"}, (X, y), "memory_budget='lots'"),
         ({"memory_budget": -5}, (X, y), "memory_budget=-5"),
         ({"validation_fraction": 1.5}, (X, y), "validation_fraction=1.5"),
+        ({"early_stopping": "no"}, (X, y), "early_stopping='no'"),
+        ({"early_stopping": True}, (X[:3], y[:3]), "too few"),
+        ({"callbacks": 3}, (X, y), "callbacks=3"),
+        ({}, (X * 1e200, y), "squares overflow"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(T=0)}, (X, y), "T=0 was given"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(m=2.5)}, (X, y), "m=2.5 was given"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(s="a")}, (X, y), "s='a' was given"),
+        ({"kernel": Laplacian(2.0), "solver": EigenPro4(recipe="foo")}, (X, y), "recipe='foo'"),
         ({"early_stopping": True, "validation_fraction": 0.0}, (X, y), "early_stopping=True needs"),
         ({"kernel": Laplacian(-2.0)}, (X, y), "greater than 0"),
         ({"kernel": Laplacian(2.0), "solver": EigenPro4(s=10, q=10)}, (X, y), "q=10 was given with s=10"),
@@ -353,13 +361,67 @@ def test_predict_with_other_columns():
 def test_sample_weight_errors():
     with pytest.raises(InputError, match=r"sample_weight of shape \(3,\)"):
         KernelRegressor(**FAST).fit(X, y, [1, 2, 3])
-    with pytest.raises(InputError, match="not negative"):
-        KernelRegressor(**FAST).fit(X, y, -np.ones(400))
+    for bad in (-np.ones(400), -1.0, 0.0, float("nan")):
+        with pytest.raises(InputError, match="not negative"):
+            KernelRegressor(**FAST).fit(X, y, bad)
+    for bad in ({"high": 0, "low": 0}, {"high": -1, "low": 2}):
+        with pytest.raises(InputError, match="class_weight"):
+            KernelClassifier(**FAST, class_weight=bad).fit(X, labels)
 
 
 def test_memory_budget_changes_the_plan():
     options = {"kernel": Laplacian(2.0), "solver": EigenPro4(), "n_centers": 400, "epochs": 1, "random_state": 0}
-    roomy, tight = (KernelRegressor(**options, memory_budget=budget).fit(X, y) for budget in ("2GB", "1MB"))
+    roomy = KernelRegressor(**options, memory_budget="2GB").fit(X, y)
+    with pytest.warns(UserWarning, match="more than the 1 MiB it may"):
+        tight = KernelRegressor(**options, memory_budget="1MB").fit(X, y)
+    assert tight.plan_.tile_bytes < roomy.plan_.tile_bytes and tight.plan_.fresh < roomy.plan_.fresh
     assert roomy.plan_.projection == "cholesky" and roomy.plan_.keep_block
     assert tight.plan_.projection == "carried" and not tight.plan_.keep_block
-    np.testing.assert_allclose(tight.predict(X), roomy.predict(X), atol=0.05)
+    assert tight.score(X, y) > 0.8 * roomy.score(X, y) > 0.2
+
+
+def test_own_centers_as_many_as_rows_are_not_the_rows():
+    """Z of n rows is not X: neither in another order nor other rows. Direct must not take one for the other."""
+    for Z in (X[::-1].copy(), rng.normal(size=X.shape)):
+        assert KernelRegressor(kernel=Laplacian(3.0), solver="direct", centers=Z, ridge=1e-3).fit(X, y).score(X, y) > 0.9
+    with pytest.raises(InputError, match="makes every row a center"):
+        KernelRegressor(kernel=Laplacian(3.0), solver="eigenpro2", centers=X).fit(X, y)
+
+
+@pytest.mark.parametrize("solver", ["direct", "eigenpro3", "eigenpro4"])
+def test_warm_start_on_new_rows(solver):
+    options = {"kernel": Laplacian(3.0), "ridge": 1e-3, "random_state": 0, "solver": solver}
+    model = KernelRegressor(**options, warm_start=True, n_centers=150, epochs=3).fit(X[:200], y[:200])
+    model.fit(X[200:], y[200:])
+    assert model.score(X[200:], y[200:]) > 0.8 and model.ridge_ == pytest.approx(1e-3)
+    with pytest.raises(InputError, match="n_centers changed since the last fit"):
+        model.set_params(n_centers=20).fit(X, y)
+
+
+def test_none_and_auto_leave_every_choice_to_the_plan():
+    names = ["kernel", "n_centers", "solver", "epochs", "ridge", "centers", "device", "precision", "memory_budget"]
+    expected = KernelRegressor(random_state=0).fit(X[:60], y[:60]).predict(X)
+    for value in (None, "auto"):
+        model = KernelRegressor(random_state=0, **dict.fromkeys(names, value)).fit(X[:60], y[:60])
+        np.testing.assert_allclose(model.predict(X), expected, rtol=1e-9)
+
+
+def test_the_scale_of_weights_does_not_matter_without_a_ridge_of_ones_own():
+    a, b = (KernelRegressor(random_state=0).fit(X[:100], y[:100], np.full(100, weight)) for weight in (1.0, 1e-15))
+    np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "polynomial", Gaussian(50.0)], ids=str)
+@pytest.mark.parametrize("solver", ["eigenpro2", "eigenpro3", "eigenpro4"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_kernels_of_low_rank_learn_too(kernel, solver, precision):
+    target = X @ np.array([1.0, -2.0, 0.5, 0.0, 1.0])
+    model = KernelRegressor(kernel=kernel, solver=solver, epochs=20, random_state=0, ridge=1e-6, precision=precision).fit(X, target)
+    assert model.score(X, target) > 0.7
+
+
+def test_frames_with_repeated_names_and_half_precision_targets():
+    KernelRegressor(**FAST).fit(pd.DataFrame(X[:, :2], columns=["a", "a"]).to_numpy(), y)
+    with pytest.raises((ValueError, TypeError)):
+        KernelRegressor(**FAST).fit(pd.DataFrame({"a": ["x"] * 400}), y)
+    KernelRegressor(**FAST).fit(torch.from_numpy(X), torch.from_numpy(y).bfloat16())

@@ -46,14 +46,14 @@ def test_round_trip(kernel, tmp_path):
 )
 def test_classifier_labels_come_back(labels, tmp_path):
     target = labels[np.arange(60) % 3]
-    model = KernelClassifier(
-        kernel=kernels.Laplacian(1.0), solver=EigenPro4(q=5), class_weight={label: 1.0 for label in labels[:1].tolist()}
-    )
-    model.set_params(class_weight=None).fit(X, target).save(tmp_path / "m")
+    weights = {label: 1.0 + i for i, label in enumerate(labels.tolist())}
+    model = KernelClassifier(kernel=kernels.Laplacian(1.0), solver=EigenPro4(q=5), class_weight=weights, random_state=0).fit(X, target)
+    model.save(tmp_path / "m")
     copy = load(tmp_path / "m")
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
-    assert copy.classes_.dtype.kind == model.classes_.dtype.kind and copy.solver.q == 5
+    assert copy.classes_.dtype.kind == model.classes_.dtype.kind and copy.solver.q == 5 and copy.class_weight == weights
+    copy.fit(X, target)
 
 
 def test_a_kernel_function_is_passed_again(tmp_path):
@@ -65,6 +65,22 @@ def test_a_kernel_function_is_passed_again(tmp_path):
     with pytest.raises(InputError, match="kernel=function"):
         load(tmp_path / "m")
     np.testing.assert_array_equal(load(tmp_path / "m", kernel=mine).predict(X), model.predict(X))
+
+
+class Steeper(kernels.Laplacian):
+    def profile(self, sq_dist):
+        return super().profile(2 * sq_dist)
+
+
+def test_a_kernel_class_of_ones_own_is_not_taken_for_its_parent(tmp_path):
+    model = KernelRegressor(kernel=Steeper(1.0), ridge=0.1).fit(X, y)
+    model.save(tmp_path / "m")
+    with pytest.raises(InputError, match="kernel=function"):
+        load(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m", kernel=Steeper(1.0)).predict(X), model.predict(X))
+    KernelRegressor(kernel=kernels.Laplacian(1.0), ridge=0.1).fit(X, y).save(tmp_path / "stored")
+    with pytest.raises(InputError, match="kernel stored"):
+        load(tmp_path / "stored", kernel=Steeper(1.0))
 
 
 def test_saving_again_replaces_but_never_overwrites_something_else(tmp_path):

@@ -1,7 +1,7 @@
 """kernelmill: kernel models with millions of centers, as easily as a scikit-learn estimator."""
 
 from . import kernels, solvers
-from .errors import DivergenceError, InputError, InputTypeError, KernelmillError, ModelFileError
+from .errors import InputError, InputTypeError, KernelmillError, ModelFileError
 from .estimators import KernelClassifier, KernelRegressor, load
 from .model import KernelModel
 from .planning import Plan
@@ -10,7 +10,6 @@ from .solvers import Event
 __version__ = "0.1.0"
 
 __all__ = [
-    "DivergenceError",
     "Event",
     "InputError",
     "InputTypeError",

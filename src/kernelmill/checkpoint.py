@@ -31,7 +31,7 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
 
 def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any]) -> None:
-    """Write aside, then rename: an interrupted save leaves the old folder as it was."""
+    """Write aside, then rename: what was there stays whole until the new model is whole."""
     folder = Path(folder)
     if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
@@ -54,7 +54,11 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         if folder.exists():
             old = aside.with_name(aside.name + ".old")
             os.replace(folder, old)
-            os.replace(aside, folder)
+            try:
+                os.replace(aside, folder)
+            except OSError:
+                os.replace(old, folder)
+                raise
             shutil.rmtree(old)
         else:
             os.replace(aside, folder)
@@ -97,6 +101,8 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
             if kernel is None:
                 raise InputError(f"{str(folder)!r} has a kernel function of its user's, never stored; call load(path, kernel=function).")
             fitted: Any = kernels.resolve(kernel)
+        elif kernel is not None:
+            raise InputError(f"{str(folder)!r} has its kernel stored; call load(path) without kernel.")
         else:
             fitted = decode(spec, tensors)
         if not isinstance(fitted, Kernel):
@@ -125,11 +131,13 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
         return {"$tensor": key, "numpy": isinstance(value, np.ndarray)}
     if isinstance(value, np.ndarray):
         return {"$array": [encode(item, key, tensors) for item in value.tolist()], "dtype": "object" if value.dtype == object else "str"}
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):  # labels as keys: JSON would make them strings
+        return {"$pairs": [[encode(name, key, tensors), encode(item, f"{key}.{name}", tensors)] for name, item in value.items()]}
     if isinstance(value, dict):
-        return {str(name): encode(item, f"{key}.{name}", tensors) for name, item in value.items()}
+        return {name: encode(item, f"{key}.{name}", tensors) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode(item, f"{key}.{i}", tensors) for i, item in enumerate(value)]
-    if isinstance(value, kernels.Custom):
+    if isinstance(value, Kernel) and type(value) not in kernels.NAMED.values():  # a function or class of the user's own
         return {"$kernel": "custom"}
     if isinstance(value, Kernel):
         return {"$kernel": value.name, "settings": encode(value.get_params(), key, tensors)}
@@ -146,6 +154,8 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     if "$tensor" in value:
         tensor = tensors[value["$tensor"]]
         return tensor.numpy() if value.get("numpy") else tensor
+    if "$pairs" in value:
+        return {decode(name, tensors): decode(item, tensors) for name, item in value["$pairs"]}
     if "$array" in value:
         return np.array(decode(value["$array"], tensors), dtype=object if value.get("dtype") == "object" else None)
     if "$kernel" in value:

@@ -19,10 +19,6 @@ class ModelFileError(KernelmillError, ValueError):
     """A model folder is missing, damaged, foreign or newer than this library."""
 
 
-class DivergenceError(KernelmillError, ArithmeticError):
-    """Training kept growing after every step back; the last good weights are in the message's advice."""
-
-
 def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
     """The message for an unknown name, with the nearest known one first."""
     from difflib import get_close_matches

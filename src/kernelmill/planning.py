@@ -1,6 +1,6 @@
 """The plan: every size a run uses, decided once, as plain data.
 
-It is made in two phases. `sizes` needs no data: it turns (n, d, c, p, memory) into s, q, the way to project and predicted
+It is made in two phases. `eigenpro_sizes` needs no data: it turns (n, d, c, p, memory) into s, q, the way to project and predicted
 bytes. `with_step` adds what only the spectrum can tell: the batch m, the period T and the step η. A stored plan is never
 redone: equal seed and plan give equal weights.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .preconditioner import FRESH_ROWS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 PROJECTIONS = ["cholesky", "carried", "one_pass"]
+RECIPES = ["measured", "paper"]
 TILE_BYTES = 32 << 20  # large enough for a full-speed matrix product, small enough to stay near the last-level cache
 
 
@@ -34,7 +36,8 @@ class Plan:
     device: str = "cpu"
     seed: int = 0
     epochs: int = 1
-    ridge: float = 0.0
+    ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
+    every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES
     budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y
     bytes: int = 0  # predicted peak
@@ -45,6 +48,7 @@ class Plan:
     recipe: str = "measured"  # or "paper": the printed step, subsample of X, no decay
     control_variate: bool = False
     keep_block: bool = True
+    fresh: int = FRESH_ROWS  # rows on which the step is measured
     # EigenPro, phase two
     m: int | None = None
     T: int | None = None
@@ -73,10 +77,10 @@ class Plan:
         return self.torch_dtype.itemsize
 
 
-def parse_bytes(memory_budget: Any) -> int:
+def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
     if memory_budget is None or memory_budget == "auto":
-        return int(0.7 * free_bytes())
+        return int(0.7 * (torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else free_bytes()))
     if isinstance(memory_budget, str):
         units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
         text = memory_budget.strip().lower()
@@ -113,6 +117,17 @@ def default_centers(n: int) -> int:
     return 20_000
 
 
+def tile_bytes(budget: int) -> int:
+    """Bytes of one tile of a kernel product: large enough for a full-speed matrix product, less where memory is short."""
+    return max(1 << 20, min(TILE_BYTES, budget // 16))
+
+
+def whole(name: str, value: Any, least: int) -> None:
+    """Raise unless `value` is None or a whole number of at least `least`."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
+        raise InputError(f"{name}={value!r} was given, expected a whole number of {least} or more, or None to have it chosen.")
+
+
 def direct_bytes(n: int, p: int) -> int:
     # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the first two.
     return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES
@@ -127,12 +142,14 @@ def direct_pays(n: int, p: int, budget: int) -> bool:
 def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None) -> Plan:
     """Phase one: s, q, the projection and what is kept, from the problem's sizes and the memory budget."""
     n, d, c, p, item = base.n, base.d, base.c, base.p, base.itemsize
-    if s is not None and (s != int(s) or s < 1):
-        raise InputError(f"s={s!r} was given, expected a whole number of subsample rows, 1 or more.")
-    if q is not None and (q != int(q) or q < 0):
-        raise InputError(f"q={q!r} was given, expected a whole number of eigenvectors, 0 or more.")
+    whole("s", s, 1)
+    whole("q", q, 0)
     if s is not None and q is not None and q >= s:
         raise InputError(f"q={q} was given with s={s}: expected q < s; s rows have only s eigenvalues, and the one after q is needed.")
+    if base.recipe not in RECIPES:
+        raise one_of("recipe", base.recipe, RECIPES)
+    if base.recipe == "paper" and base.ridge:
+        raise InputError(f"ridge={base.ridge:g} was given, but the paper's recipe has none; use ridge=0 or recipe='measured'.")
     if projection not in ["auto", *PROJECTIONS]:
         raise one_of("projection", projection, ["auto", *PROJECTIONS])
     room = n if base.recipe == "paper" else p
@@ -148,12 +165,13 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
         projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
     state = 4 * p * c * item + p * (d + 1) * item + p * q * item * (projection != "cholesky")
     tmp = p * (d + c + 1) * item
-    setup = 3 * 8 * s * s + item * (FRESH_ROWS**2 + FRESH_ROWS * (s + q))
+    fresh = min(FRESH_ROWS, n, max(200, int((base.budget / (8 * item)) ** 0.5)))
+    setup = 3 * 8 * s * s + item * (fresh**2 + fresh * (s + q))
     residuals = n * c * item
     if control_variate is None:
         control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
     total = state + tmp + setup + cholesky * (projection == "cholesky") + residuals * control_variate + 2 * base.tile_bytes
-    return replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), bytes=total)
+    return replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh, bytes=total)
 
 
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:

@@ -7,7 +7,6 @@ to the level τ of the tail.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,18 +49,21 @@ def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
     return values[: q + 1].clamp(min=0), vectors[:, :q]
 
 
+RANK_FLOOR = {torch.float32: 1e-6, torch.float64: 1e-12}  # eigenvalues below this share of the first are rounding
+TAU_FLOOR = {torch.float32: 1e-5, torch.float64: 1e-8}  # how far the top is brought down at most, as a share of the first
+
+
 def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:
     """How many eigenvalues stand above the rounding of kernel values in `dtype`."""
-    floor = 1e-6 if dtype == torch.float32 else 1e-12
-    return int((values > floor * values[0]).sum())
+    return int((values > RANK_FLOOR[dtype] * values[0]).sum())
 
 
 def precondition(values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> Preconditioner:
-    """F for the level τ, from an eigensystem with one eigenvalue more than vectors."""
+    """F for the level τ, from an eigensystem with one eigenvalue more than vectors. q is cut at the numerical rank, and τ
+    has a floor: a kernel of low rank would otherwise be preconditioned down to its own rounding."""
     q = min(E.shape[1], numerical_rank(values, dtype))
-    if q == len(values):  # every direction is above the rounding: the last one stays in the tail
-        q -= 1
     top = values[:q]
+    tau = max(tau, TAU_FLOOR[dtype] * values[0].item())
     D = ((1 - tau / top).clamp(min=0)) / top
     F = E[:, :q] * D.sqrt()
     return Preconditioner(F.to(dtype), (F * top).to(dtype), values, tau)
@@ -75,7 +77,7 @@ def diagonal(K: KernelProduct, X: Points, K_Xs: Tensor, F: Tensor) -> Tensor:
 
 
 def floor(k: Tensor) -> float:
-    return 1e3 * torch.finfo(k.dtype).eps * max(k.max().item(), torch.finfo(k.dtype).tiny) if len(k) else 0.0
+    return 1e2 * torch.finfo(k.dtype).eps * max(k.max().item(), torch.finfo(k.dtype).tiny) if len(k) else 0.0
 
 
 def fresh_spectrum(K: KernelProduct, F: Tensor, X_s: Points, X: Points, w: Tensor, generator: torch.Generator) -> Spectrum:
@@ -129,12 +131,12 @@ def row_steps(eta: float, k: Tensor, limit: float) -> Tensor:
 
 
 def build(
-    K: KernelProduct, X_s: Points, q: int, fresh: Callable[[int], tuple[Points, Tensor]], generator: torch.Generator
+    K: KernelProduct, X_s: Points, q: int, fresh: tuple[Points, Tensor], generator: torch.Generator
 ) -> tuple[Preconditioner, Spectrum]:
-    """The preconditioner of a subsample and what fresh rows say of it. `fresh(r)` gives r rows of the data and their weights."""
+    """The preconditioner of a subsample and what fresh rows say of it. `fresh`: rows of the data and their weights."""
     values, E = top_eigensystem(K.dense64(X_s, X_s), q)
     pre = precondition(values, E, values[-1].item(), K.dtype)
-    X, w = fresh(FRESH_ROWS)
+    X, w = fresh
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     # Directions that the subsample claims to know better than fresh rows confirm are left partly in the tail; without this a
     # large q makes the preconditioned kernel smaller than its own noise, and training stalls silently.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..errors import InputError, InputTypeError, one_of
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct
-from ..planning import DTYPES, TILE_BYTES, Plan, default_centers, direct_pays, parse_bytes
+from ..planning import DTYPES, Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
 from ..solvers import Event
 
 log = logging.getLogger("kernelmill")
@@ -43,6 +42,8 @@ class KernelEstimator(BaseEstimator):
     model_: KernelModel
     plan_: Plan
     history_: list[dict[str, Any]]
+    ridge_: float
+    _fitted_with: dict[str, str]
 
     def __init__(
         self,
@@ -96,54 +97,62 @@ class KernelEstimator(BaseEstimator):
         n, d = X.shape
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
-        dtype, device, budget = self._dtype(X), self._device(), parse_bytes(self.memory_budget)
-        warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
-        if warm is not None and (warm.Z.shape[1] != d or warm.alpha.shape[1] != len(mean)):
-            raise InputError(
-                f"warm_start=True, but the fitted model has {warm.Z.shape[1]} features and {warm.alpha.shape[1]} outputs, "
-                f"the new data {d} and {len(mean)}; set warm_start=False."
-            )
+        dtype, device = self._dtype(X), self._device()
+        budget = parse_bytes(self.memory_budget, device)
+        tile = tile_bytes(budget)
+        scale = w.mean().item()  # inside, weights have mean 1 and the ridge is λ over this
+        w = w / scale
+        warm = self._warm(d, len(mean))
 
         own = self._own_centers(X)
-        p = len(own) if own is not None else self._count_centers(n)
-        p = warm.n_centers if warm is not None else p
+        p = warm.n_centers if warm is not None else len(own) if own is not None else self._count_centers(n)
         every_row = own is None and warm is None and p == n
-        name = "direct" if direct_pays(n, p, budget) else "eigenpro4"
-        solver = solvers.resolve(name if isinstance(self.solver, str) and self.solver == "auto" else self.solver)
-        if isinstance(self.solver, str) and self.solver == "auto":
-            log.info("solver='auto' takes %s for %d rows and %d centers", name, n, p)
+        if is_auto(self.solver):
+            solver = solvers.resolve("direct" if direct_pays(n, p, budget) else "eigenpro4")
+            log.info("solver='auto' takes %s for %d rows and %d centers", solver.name, n, p)
+        else:
+            solver = solvers.resolve(self.solver)
 
-        kernel, ridge = self._choose(X, y, w, mean, p, solver, every_row, warm, generator)
+        kernel, ridge = self._choose(X, y, w, scale, mean, p, solver, every_row, warm, generator)
         kernel.validate(d)
-        origin = X[: min(n, 10_000)].double().mean(0)
-        K = KernelProduct(kernel, origin, DTYPES[dtype], torch.device(device), TILE_BYTES)
         if warm is not None:
             Z, order = warm.Z.cpu(), None
         elif own is not None:
             order = torch.randperm(p, generator=generator)  # any first rows must be a random subsample; undone below
             Z = own[order]
+        elif every_row and solver.name != "eigenpro4":
+            Z, order = X, None  # row for row, so that the model does not depend on a seed
         else:
-            order = None
-            # Every row a center: in the order of the rows, so that the model does not depend on a seed.
-            Z = X if every_row and solver.name != "eigenpro4" else X[centers_room.choose(self.centers, K, X, labels, p, generator)]
+            K = KernelProduct(kernel, X[:10_000].double().mean(0), DTYPES[dtype], torch.device(device), tile)
+            how = "uniform" if is_auto(self.centers) else self.centers
+            Z, order, every_row = X[centers_room.choose(how, K, X, labels, p, generator)], None, False
 
-        scale = w.mean().item()
-        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else (w / scale), seed=seed)
-        base = Plan(
-            solver.name,
-            n,
-            d,
-            len(mean),
-            p,
-            dtype=dtype,
-            device=device,
-            seed=seed,
-            epochs=self._epochs(n),
-            ridge=ridge / scale,
-            budget=budget,
+        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed)
+        plan = solver.plan(
+            Plan(
+                solver.name,
+                n,
+                d,
+                len(mean),
+                p,
+                dtype=dtype,
+                device=device,
+                seed=seed,
+                epochs=self._epochs(n),
+                ridge=ridge,
+                every_row=every_row,
+                tile_bytes=tile,
+                budget=budget,
+            )
         )
-        plan = solver.plan(base)
         log.info("%s", plan_line(plan))
+        if plan.bytes > budget:
+            warnings.warn(
+                f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the {budget / 2**20:.0f} MiB it may; "
+                "use fewer centers or a larger memory_budget.",
+                UserWarning,
+                stacklevel=3,
+            )
         watch = Watch(self, kernel, Z, mean, held, plan)
         state = None
         if warm is not None and solver.name != "direct":
@@ -154,9 +163,8 @@ class KernelEstimator(BaseEstimator):
         alpha = watch.best if watch.best is not None else state.alpha
         if order is not None:
             alpha, Z = alpha[torch.argsort(order)], Z[torch.argsort(order)]
-        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), TILE_BYTES)
-        self.plan_ = replace(state.plan)
-        self.history_ = watch.history
+        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile)
+        self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
         self.n_iter_ = max(1, state.epoch)
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
             warnings.warn(
@@ -166,22 +174,41 @@ class KernelEstimator(BaseEstimator):
             )
         return self
 
-    def _choose(self, X, y, w, mean, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
-        """The kernel with its bandwidth, and the ridge: the user's, the warm model's, or tuned on a subsample."""
-        if self.ridge is not None and (isinstance(self.ridge, bool) or not isinstance(self.ridge, Real) or not 0 <= self.ridge < np.inf):
+    def _warm(self, d: int, c: int) -> KernelModel | None:
+        """The model to go on from, if warm_start asks for it; parameters that a warm start cannot change are refused."""
+        if not self.warm_start or not hasattr(self, "model_"):
+            return None
+        model = self.model_
+        if model.Z.shape[1] != d or model.alpha.shape[1] != c:
+            raise InputError(
+                f"warm_start=True, but the fitted model has {model.Z.shape[1]} features and {model.alpha.shape[1]} outputs, "
+                f"the new data {d} and {c}; set warm_start=False."
+            )
+        fresh = {"kernel": self.kernel, "n_centers": self.n_centers, "centers": self.centers}
+        changed = [name for name, value in fresh.items() if repr(value) != self._fitted_with.get(name)]
+        if changed:
+            raise InputError(
+                f"warm_start=True keeps kernel and centers, but {', '.join(changed)} changed since the last fit; set warm_start=False."
+            )
+        return model
+
+    def _choose(self, X, y, w, scale, mean, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
+        """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
+        given = None if is_auto(self.ridge) else self.ridge
+        if given is not None and (isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf):
             raise InputError(f"ridge={self.ridge!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
         if warm is not None:
-            return warm.kernel, self.plan_.ridge if self.ridge is None else float(self.ridge)
-        kernel: Any = self.kernel if isinstance(self.kernel, str) and self.kernel == "auto" else kernels.resolve(self.kernel)
+            return warm.kernel, (self.ridge_ if given is None else float(given)) / scale
+        self._fitted_with = {"kernel": repr(self.kernel), "n_centers": repr(self.n_centers), "centers": repr(self.centers)}
+        kernel: Any = "auto" if is_auto(self.kernel) else kernels.resolve(self.kernel)
         # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
-        ridge = self.ridge if self.ridge is not None else (None if solver.name in ("direct", "eigenpro2") else 0.0)
-        unset = kernel == "auto" if isinstance(kernel, str) else isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str)
+        free = given is None and solver.name in ("direct", "eigenpro2")
+        ridge = None if free else float(given or 0.0) / scale
+        unset = is_auto(kernel) or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
         if len(X) < 2:
-            fallback = kernels.Laplacian(bandwidth=1.0) if unset else kernel
-            return fallback, float(ridge or 0.0)
+            return (kernels.Laplacian(bandwidth=1.0) if unset else kernel), ridge or 0.0
         if not unset and ridge is not None:
-            kernel.validate(X.shape[1])
-            return kernel, float(ridge)
+            return kernel, ridge
         ratio = 1.0 if every_row else min(1.0, p / len(X))
         rows = torch.arange(len(X)) if len(X) <= tuning.CHECK_ROWS else torch.randperm(len(X), generator=generator)[: tuning.SAMPLE_ROWS]
         batch = ArraySource(X, y, mean=mean.double()).take(rows)
@@ -189,14 +216,14 @@ class KernelEstimator(BaseEstimator):
         return choice.kernel, choice.ridge
 
     def _dtype(self, X: Tensor) -> str:
-        if self.precision == "auto":
+        if is_auto(self.precision):
             return "float64" if X.dtype == torch.float64 and self._device() == "cpu" else "float32"
         if self.precision not in DTYPES:
             raise one_of("precision", self.precision, ["auto", *DTYPES])
         return self.precision
 
     def _device(self) -> str:
-        if self.device == "auto":
+        if is_auto(self.device):
             return "cuda" if torch.cuda.is_available() else "cpu"
         try:
             device = torch.device(self.device)
@@ -207,23 +234,24 @@ class KernelEstimator(BaseEstimator):
         return str(device)
 
     def _epochs(self, n: int) -> int:
-        if self.epochs is None:
+        if is_auto(self.epochs):
             return 5 if n < 1_000_000 else 2
-        if isinstance(self.epochs, bool) or not isinstance(self.epochs, Integral) or self.epochs < 1:
-            raise InputError(f"epochs={self.epochs!r} was given, expected a whole number of 1 or more, or None.")
-        return int(self.epochs)
+        whole("epochs", self.epochs, 1)
+        return int(self.epochs)  # type: ignore[arg-type]
 
     def _count_centers(self, n: int) -> int:
-        if self.n_centers is None:
+        if is_auto(self.n_centers):
             return n if isinstance(self.solver, solvers.EigenPro2) or self.solver == "eigenpro2" else default_centers(n)
-        if isinstance(self.n_centers, bool) or not isinstance(self.n_centers, Integral) or self.n_centers < 1:
-            raise InputError(f"n_centers={self.n_centers!r} was given, expected a whole number of 1 or more, or None.")
-        if self.n_centers > n:
-            warnings.warn(f"n_centers={self.n_centers} is more than the {n} training rows: all are centers.", UserWarning, stacklevel=4)
-        return min(n, int(self.n_centers))
+        whole("n_centers", self.n_centers, 1)
+        count = int(self.n_centers)  # type: ignore[arg-type]
+        if count > n:
+            warnings.warn(f"n_centers={count} is more than the {n} training rows: all are centers.", UserWarning, stacklevel=4)
+        return min(n, count)
 
     def _own_centers(self, X: Tensor) -> Tensor | None:
         """The user's own array of centers, checked; None where `centers` names a way of choosing."""
+        if is_auto(self.centers):
+            return None
         if isinstance(self.centers, str):
             if self.centers not in centers_room.WAYS:
                 raise one_of("centers", self.centers, centers_room.WAYS)
@@ -236,7 +264,7 @@ class KernelEstimator(BaseEstimator):
         Z = Z.to(X.dtype)
         if not torch.isfinite(Z).all():
             raise InputError("centers contain NaN or infinity; give finite rows.")
-        if self.n_centers is not None and self.n_centers != len(Z):
+        if not is_auto(self.n_centers) and self.n_centers != len(Z):
             raise InputError(f"n_centers={self.n_centers} was given together with {len(Z)} rows of centers; leave n_centers out.")
         return Z
 
@@ -255,33 +283,35 @@ class KernelEstimator(BaseEstimator):
             shown = ", ".join(repr(str(names[j])) if names is not None else str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
             count = int((~np.isfinite(X)).sum())
             raise InputError(f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or impute them first.")
+        too_large(X, "X")
         return torch.from_numpy(X if X.flags.writeable else X.copy())
 
     def _check_weight(self, sample_weight: Any, n: int) -> Tensor:
         if sample_weight is None:
             return torch.ones(n, dtype=torch.float64)
         if isinstance(sample_weight, Tensor):
-            sample_weight = sample_weight.detach().cpu().numpy()
-        if isinstance(sample_weight, Real):
-            return torch.full((n,), float(sample_weight), dtype=torch.float64)
+            sample_weight = sample_weight.detach().cpu().double().numpy()
         w = np.asarray(sample_weight, dtype=np.float64)
+        w = np.full(n, w) if w.ndim == 0 else w
         if w.shape != (n,):
             raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")
-        if not np.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
-            raise InputError("sample_weight must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
-        return torch.from_numpy(w.copy())
+        return checked_weights(torch.from_numpy(w.copy()), "sample_weight")
 
     def _hold_out(self, n: int, default: float, labels: np.ndarray | None = None) -> np.ndarray | None:
         """Row numbers kept out of training, or None. Every class keeps at least one row in training."""
         fraction = self.validation_fraction
         if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1):
             raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
+        if not isinstance(self.early_stopping, (bool, np.bool_)):
+            raise InputError(f"early_stopping={self.early_stopping!r} was given, expected True or False.")
         if fraction is None:
             fraction = max(default, 0.1) if self.early_stopping else default
         if self.early_stopping and fraction == 0:
             raise InputError("early_stopping=True needs held-out rows: set validation_fraction above 0, or leave it out.")
         size = int(round(fraction * n))
         if size < 1 or n - size < 2:
+            if self.early_stopping:
+                raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
         order = check_random_state(self.random_state).permutation(n)
         if labels is not None:
@@ -317,7 +347,7 @@ class KernelEstimator(BaseEstimator):
             },
         )
 
-    _saved = ["n_iter_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_"]
+    _saved = ["n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_"]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -333,10 +363,12 @@ class Watch:
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
         self.stopped = False
-        self._best_score, self._waited = -np.inf, 0
+        self._best_score, self._waited, self._plan = -np.inf, 0, plan
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
         self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
+        if not all(callable(callback) for callback in self._callbacks):
+            raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
         if estimator.verbose:
             self._callbacks.append(ProgressBar())
 
@@ -361,9 +393,26 @@ class Watch:
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held
-        model = KernelModel(self._kernel, self._Z.to(alpha.device), alpha, self._mean.to(alpha), TILE_BYTES)
+        model = KernelModel(self._kernel, self._Z.to(alpha.device), alpha, self._mean.to(alpha), self._plan.tile_bytes)
         with torch.no_grad():
             return self._estimator._score_values(model(X.to(alpha.device)).cpu(), y, w)
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument leaves the choice to the plan."""
+    return value is None or (isinstance(value, str) and value == "auto")
+
+
+def checked_weights(w: Tensor, argument: str) -> Tensor:
+    if not torch.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
+        raise InputError(f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
+    return w
+
+
+def too_large(values: np.ndarray, argument: str) -> None:
+    """Refuse values whose squares overflow: distances and losses would be infinite."""
+    if values.size and float(np.abs(values).max()) > 1e-3 * float(np.finfo(max(values.dtype, np.dtype(np.float32))).max) ** 0.5:
+        raise InputError(f"{argument} has values up to {float(np.abs(values).max()):.1e}, whose squares overflow; rescale it first.")
 
 
 def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -385,7 +434,8 @@ def _named_columns(X: Any) -> None:
             "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
         )
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        bad = [str(name) for name in X.columns if getattr(X[name].dtype, "kind", "O") not in "biuf" and not _all_numbers(X[name])]
+        numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
+        bad = [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
         if bad:
             raise InputError(
                 f"X has columns that are not numbers: {', '.join(map(repr, bad[:8]))}; encode them first, for example with "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
-from .base import MERGE_ROWS, KernelEstimator, merge
+from .base import MERGE_ROWS, KernelEstimator, checked_weights, merge
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -26,6 +26,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     `decision_function` gives their predicted values, `predict_proba` calibrated probabilities: softmax of the values over a
     temperature, fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
     """
+
+    classes_: np.ndarray
+    temperature_: float
 
     def __init__(
         self,
@@ -76,11 +79,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
             except (ValueError, TypeError) as error:
                 raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
-        keep = w > 0
-        X, codes, w = X[keep], codes[keep], w[keep]
+            checked_weights(w, "class_weight times sample_weight")
+        X, codes, w = X[w > 0], codes[w > 0], w[w > 0]
         c = len(self.classes_)
-        if len(torch.unique(codes)) == 1 and c > 1:
-            w = w.clone()  # weights left one class: the mean alone decides
         small = len(X) <= CHECK_ROWS
         rows = self._hold_out(len(X), 0.0 if small else min(0.1, CALIBRATION_ROWS / len(X)), codes.numpy())
         held = None
@@ -111,7 +112,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise InputError("Input y contains NaN or infinity; every row needs a label.")
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        classes, codes = np.unique(y, return_inverse=True)
+        if self.warm_start and hasattr(self, "model_") and not np.array_equal(classes, self.classes_):
+            raise InputError(f"warm_start=True, but the labels changed from {self.classes_[:5]} to {classes[:5]}; set warm_start=False.")
+        self.classes_ = classes
         return torch.from_numpy(codes.reshape(-1).astype(np.int64))
 
     def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any) -> float:
@@ -129,7 +133,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         centered = targets - self.model_.intercept.cpu().double()
         X = X.double()
         try:
-            residual = loo_residuals(self.model_.kernel(X), centered, max(self.plan_.ridge * w.mean().item(), 1e-8) / w)
+            residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
             return 1.0
         return temperature(targets - residual, targets, w)

@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from .base import MERGE_ROWS, KernelEstimator, merge
+from .base import MERGE_ROWS, KernelEstimator, merge, too_large
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -28,7 +28,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ridge : λ of the objective above, a sum over rows and not a mean; None chooses it
     centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
     device : "auto", "cpu", "cuda", "cuda:1", …
-    precision : "auto", "float32" or "float64"
+    precision : "auto", "float32" or "float64"; the direct solver always computes in float64
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights
@@ -41,6 +41,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     model_ : KernelModel with .kernel, .Z and .alpha
     plan_ : every size that was used
     history_ : a dict per projection and epoch
+    ridge_ : the ridge that was used
     n_iter_, n_features_in_, feature_names_in_
     """
 
@@ -49,12 +50,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X = self._check_X(X, reset=True)
         Y = self._check_y(y, len(X))
         w = self._check_weight(sample_weight, len(X))
-        kept, held = self._split(X, Y, w)
-        X, Y, w = kept
+        (X, Y, w), held = self._split(X[w > 0], Y[w > 0], w[w > 0])
         if len(X) <= MERGE_ROWS:
             X, Y, w = merge(X, Y, w)
-        else:
-            X, Y, w = X[w > 0], Y[w > 0], w[w > 0]
         mean = ((w[:, None] * Y.double()).sum(0) / w.sum()).to(Y.dtype)
         return self._fit(X, Y, w, mean, None, held)
 
@@ -68,13 +66,15 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def _check_y(self, y: Any, n: int) -> Tensor:
         if isinstance(y, Tensor):
-            y = y.detach().cpu().numpy()
+            y = y.detach().cpu()
+            y = (y.float() if y.dtype in (torch.bfloat16, torch.float16) else y).numpy()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
         y = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         check_consistent_length(np.empty(n), y)
+        too_large(y, "y")
         self.y_ndim_ = y.ndim
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         return torch.from_numpy(np.array(y.reshape(n, -1)))

@@ -30,7 +30,6 @@ class Direct(Settings):
     """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
 
     name = "direct"
-    has_ridge = True
 
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.n, base.p)
@@ -57,7 +56,7 @@ class Direct(Settings):
         report("start", 0, 0)
         K = KernelProduct(kernel, Z.double().mean(0), torch.float64, torch.device(plan.device), plan.tile_bytes)
         points = K.points(Z)
-        if plan.p == plan.n:
+        if plan.every_row:
             rows = source.take(torch.arange(source.n))
             alpha = kernel_ridge(K.dense(points, points), rows.Y.to(K.device, K.dtype), rows.w.to(K.device, K.dtype), plan.ridge)
         else:

@@ -11,7 +11,7 @@ from ..data import Source
 from ..distributed import Communicator, gather, shard
 from ..errors import InputError
 from ..kernels import Kernel
-from ..planning import Plan, eigenpro_sizes, with_step
+from ..planning import Plan, eigenpro_sizes, whole, with_step
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
 from ..settings import Settings
@@ -27,14 +27,14 @@ class EigenPro2(Settings):
     q: int | None = None
     m: int | None = None
     name = "eigenpro2"
-    has_ridge = True
 
     def plan(self, base: Plan) -> Plan:
-        if base.p != base.n:
+        if not base.every_row:
             raise InputError(
-                f"solver='eigenpro2' makes every row a center, {base.p} centers of {base.n} rows were given; leave out n_centers and "
-                "centers, or use 'eigenpro4'."
+                f"solver='eigenpro2' makes every row a center, {base.p} centers for {base.n} rows were given; leave out n_centers, "
+                "centers and warm_start, or use 'eigenpro4'."
             )
+        whole("m", self.m, 1)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection="carried", control_variate=False)
 
     def solve(
@@ -52,7 +52,7 @@ class EigenPro2(Settings):
         K = product(kernel, Z, plan, comm)
         points = K.points(Z)
         X_s = first(comm, points, plan.s or 0)
-        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, generator), generator)
+        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator)
         M, k = on_centers(K, points, X_s, pre.F)
         k_X = gather(comm, k, 0, plan.p)
         if plan.eta is None:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from ..data import Source
 from ..distributed import Communicator, count, shard
-from ..errors import InputError
 from ..kernels import Kernel
-from ..planning import Plan, eigenpro_sizes
+from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..settings import Settings
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
@@ -30,11 +29,9 @@ class EigenPro3(Settings):
     projection: str = "auto"
     recipe: str = "measured"
     name = "eigenpro3"
-    has_ridge = True
 
     def plan(self, base: Plan) -> Plan:
-        if self.recipe == "paper" and base.ridge:
-            raise InputError(f"ridge={base.ridge} was given, but the paper's recipe has none; use ridge=0 or EigenPro3().")
+        whole("m", self.m, 1)
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
 
@@ -53,7 +50,8 @@ class EigenPro3(Settings):
         setup, project = prepare(kernel, source, Z, plan, comm, generator, self.m, 1)
         K, points, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
         zeros = torch.zeros(len(points), plan.c, dtype=K.dtype, device=K.device)
-        state = state or State(plan, zeros, zeros.clone(), target_energy(source))
+        state = state or State(plan, zeros, zeros.clone())
+        state.energy = state.energy or target_energy(source)
         own_s, report, eta = count(comm, len(X_s)), Reporter(plan, on_event), 0.0
         trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)

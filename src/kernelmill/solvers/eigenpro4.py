@@ -18,9 +18,8 @@ from torch import Tensor
 
 from ..data import Batch, Source
 from ..distributed import Communicator, count, gather, shard
-from ..errors import InputError, one_of
 from ..kernels import Kernel, Points
-from ..planning import Plan, eigenpro_sizes
+from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
 from ..settings import Settings
@@ -41,7 +40,6 @@ class EigenPro4(Settings):
     control_variate: bool | None = None
     recipe: str = "measured"
     name = "eigenpro4"
-    has_ridge = True
 
     @classmethod
     def paper(cls, s: int = 1000, q: int = 100) -> EigenPro4:
@@ -49,10 +47,8 @@ class EigenPro4(Settings):
         return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
 
     def plan(self, base: Plan) -> Plan:
-        if self.recipe not in ("measured", "paper"):
-            raise one_of("recipe", self.recipe, ["measured", "paper"])
-        if self.recipe == "paper" and base.ridge:
-            raise InputError(f"ridge={base.ridge} was given, but the paper's recipe has none; use ridge=0 or EigenPro4().")
+        whole("m", self.m, 1)
+        whole("T", self.T, 1)
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
 

@@ -23,7 +23,6 @@ class EigenPro4Exact(Settings):
     """An epoch is one round. Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct solution."""
 
     name = "eigenpro4_exact"
-    has_ridge = False
 
     def plan(self, base: Plan) -> Plan:
         if base.ridge:

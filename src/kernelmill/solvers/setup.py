@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,12 +58,10 @@ def first(comm: Communicator, Z: Points, rows: int) -> Points:
     return Points(gather(comm, Z.x[:own], 0, rows), gather(comm, Z.sq[:own], 0, rows))
 
 
-def fresh_rows(source: Source, K: KernelProduct, generator: torch.Generator) -> Callable[[int], tuple[Points, Tensor]]:
-    def take(rows: int) -> tuple[Points, Tensor]:
-        batch = source.take(torch.randperm(source.n, generator=generator)[:rows])
-        return K.points(batch.X), batch.w.to(K.device, K.dtype)
-
-    return take
+def fresh_rows(source: Source, K: KernelProduct, rows: int, generator: torch.Generator) -> tuple[Points, Tensor]:
+    """Random rows of the data, and their weights."""
+    batch = source.take(torch.randperm(source.n, generator=generator)[:rows])
+    return K.points(batch.X), batch.w.to(K.device, K.dtype)
 
 
 def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +82,7 @@ def measured(
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
     if plan.eta is None:
-        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, generator), generator)
+        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator)
     else:  # a stored plan keeps its step: nothing is measured again
         pre = precondition(*top_eigensystem(K.dense64(X_s, X_s), plan.q or 0), plan.tau or 0.0, K.dtype)
     M, k = on_centers(K, points, X_s, pre.F)
@@ -97,6 +94,7 @@ def measured(
             m=step.m,
             T=T,
             eta=step.eta,
+            q=pre.q,
             beta=beta,
             beta_mean=spectrum.k.mean().item(),
             lambda_top=spectrum.lambda_top,
@@ -121,7 +119,7 @@ def printed(
     """The paper's recipe: subsample of the data, critical batch from the subsample's tail, one EigenPro 2 pass from zero."""
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
-    X_s, _ = fresh_rows(source, K, generator)(plan.s or 0)
+    X_s, _ = fresh_rows(source, K, plan.s or 0, generator)
     pre, eta, m = _printed(K, X_s, plan.q or 0, plan.p, m)
     if plan.eta is None:
         plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
