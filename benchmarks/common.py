@@ -51,14 +51,15 @@ def fashion_mnist() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Ten
     return images[0], labels[0], images[1], labels[1]
 
 
-def teacher(n: int, seed: int, d: int = 1280, c: int = 10, latent: int = 48, chunk: int = 100_000) -> tuple[torch.Tensor, torch.Tensor]:
-    """A generated 10-class task: d features of a 48-dimensional latent variable. Drawn on the CPU: other devices give another teacher."""
-    g = torch.Generator().manual_seed(7)
-    normal = lambda *shape: torch.randn(*shape, generator=g)  # noqa: E731
+def teacher(n: int, seed: int, device: str = "cpu", d: int = 1280, c: int = 10, latent: int = 48, chunk: int = 100_000):
+    """A generated 10-class task: d features of a 48-dimensional latent variable, float16, on `device`; labels too. Each kind of device
+    draws another teacher."""
+    g = torch.Generator(device=device).manual_seed(7)
+    normal = lambda *shape: torch.randn(*shape, generator=g, device=device)  # noqa: E731
     W1, W2 = normal(latent, 256) / latent**0.5, normal(256, d) / 16
     V, U = normal(latent, 128) / latent**0.5 * 1.5, normal(128, c)
-    g = torch.Generator().manual_seed(seed)
-    X, y = torch.empty(n, d, dtype=torch.float16), torch.empty(n, dtype=torch.int64)
+    g = torch.Generator(device=device).manual_seed(seed)
+    X, y = torch.empty(n, d, dtype=torch.float16, device=device), torch.empty(n, dtype=torch.int64, device=device)
     for i in range(0, n, chunk):
         u = normal(min(chunk, n - i), latent)
         X[i : i + chunk] = torch.relu(torch.tanh(u @ W1) @ W2).half()

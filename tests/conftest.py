@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: its kernels then run on the CPU, slowly
 
 from kernelmill import kernels
 from kernelmill.data import ArraySource
@@ -31,7 +35,7 @@ class Problem:
     def plan(self, solver, *, epochs: int = 1, ridge: float = 0.0, dtype: str = "float64", **more) -> Plan:
         n, d = self.X.shape
         base = Plan(
-            solver.name, n, d, self.Y.shape[1], len(self.Z), dtype=dtype, epochs=epochs, ridge=ridge, every_row=n == len(self.Z), **more
+            solver.name, n, d, self.Y.shape[1], len(self.Z), precision=dtype, epochs=epochs, ridge=ridge, every_row=n == len(self.Z), **more
         )
         return solver.plan(base)
 

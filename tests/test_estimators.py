@@ -101,10 +101,10 @@ def test_predictions_do_not_depend_on_the_batch(dtype, options):
 
 
 def test_precision_follows_the_input():
-    assert KernelRegressor(**ITERATIVE).fit(X, y).plan_.dtype == "float64"
-    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float32), y).plan_.dtype == "float32"
-    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float16), y).plan_.dtype == "float32"
-    assert KernelRegressor(**ITERATIVE, precision="float64").fit(X.astype(np.float32), y).plan_.dtype == "float64"
+    assert KernelRegressor(**ITERATIVE).fit(X, y).plan_.precision == "float64"
+    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float32), y).plan_.precision == "float32"
+    assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float16), y).plan_.precision == "float32"
+    assert KernelRegressor(**ITERATIVE, precision="float64").fit(X.astype(np.float32), y).plan_.precision == "float64"
 
 
 def test_tensors_in_tensors_out_numpy_in_numpy_out():

@@ -63,19 +63,23 @@ def test_an_error_on_one_rank_ends_all():
 
 # ---- centers -------------------------------------------------------------------------------------------------------------------
 
-K = KernelProduct(kernels.Laplacian(1.0), torch.zeros(4, dtype=torch.float64), torch.float64, torch.device("cpu"), 1 << 20)
+K = KernelProduct(kernels.Laplacian(1.0), torch.zeros(4, dtype=torch.float64), "float64", torch.device("cpu"), 1 << 20)
+
+
+def rows_of(X):
+    return ArraySource(X, torch.zeros(len(X), 1), mean=torch.zeros(1))
 
 
 @pytest.mark.parametrize("how", centers.WAYS)
 @pytest.mark.parametrize("p", [1, 2, 37, 300, 500])
 def test_centers_are_distinct_rows(how, p):
-    rows = centers.choose(how, K, X, torch.arange(300) % 7, p, torch.Generator().manual_seed(0))
+    rows = centers.choose(how, K, rows_of(X), torch.arange(300) % 7, p, torch.Generator().manual_seed(0))
     assert len(rows) == len(set(rows.tolist())) == min(p, 300)
 
 
 def test_balanced_centers_are_balanced():
     labels = torch.cat([torch.zeros(270), torch.ones(25), torch.full((5,), 2.0)]).long()
-    rows = centers.choose("balanced", K, X, labels, 60, torch.Generator().manual_seed(0))
+    rows = centers.choose("balanced", K, rows_of(X), labels, 60, torch.Generator().manual_seed(0))
     assert torch.bincount(labels[rows]).tolist() == [30, 25, 5]
 
 
@@ -86,24 +90,24 @@ def spread(rows):
 
 def test_farthest_points_cover_and_pivots_explain():
     g = torch.Generator().manual_seed(0)
-    picks = {how: centers.choose(how, K, X, None, 40, g) for how in centers.WAYS}
+    picks = {how: centers.choose(how, K, rows_of(X), None, 40, g) for how in centers.WAYS}
     assert spread(picks["farthest"]) < 0.8 * spread(picks["uniform"])
     assert spread(picks["kmeans++"]) < spread(picks["uniform"])
-    wide = KernelProduct(kernels.Gaussian(2.0), torch.zeros(4, dtype=torch.float64), torch.float64, torch.device("cpu"), 1 << 20)
+    wide = KernelProduct(kernels.Gaussian(2.0), torch.zeros(4, dtype=torch.float64), "float64", torch.device("cpu"), 1 << 20)
 
     def unexplained(rows):
         K_XZ, K_ZZ = wide.kernel(X, X[rows]), wide.kernel(X[rows])
         return (300 - (K_XZ * torch.linalg.solve(K_ZZ + 1e-10 * torch.eye(40), K_XZ.T).T).sum()).item()
 
-    pivots = [centers.choose("rpcholesky", wide, X, None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
-    plain = [centers.choose("uniform", wide, X, None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
+    pivots = [centers.choose("rpcholesky", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
+    plain = [centers.choose("uniform", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
     assert np.mean([unexplained(r) for r in pivots]) < 0.9 * np.mean([unexplained(r) for r in plain])
 
 
 def test_duplicates_do_not_break_the_greedy_ways():
     twice = torch.cat([X[:20]] * 10)
     for how in centers.WAYS:
-        rows = centers.choose(how, K, twice, None, 50, torch.Generator().manual_seed(0))
+        rows = centers.choose(how, K, rows_of(twice), None, 50, torch.Generator().manual_seed(0))
         assert len(set(rows.tolist())) == 50
 
 

@@ -44,7 +44,7 @@ class ProgressBar:
 
 def plan_line(plan: Plan) -> str:
     """One line that says what is about to happen."""
-    parts = [f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs, {plan.dtype} on {plan.device}"]
+    parts = [f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs, {plan.precision} on {plan.device}"]
     if plan.s is not None:
         parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
     parts.append(f"about {plan.bytes / 2**30:.2g} GiB")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .data import Source
 from .errors import one_of
 from .ops import KernelProduct
 
@@ -12,9 +13,9 @@ WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]
 POOL = 4  # the greedy ways look at this many candidate rows for each center: their cost is p·pool kernel values a round
 
 
-def choose(how: str, K: KernelProduct, X: Tensor, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
-    """p distinct row numbers of X. `labels` are class codes for "balanced"; None (a regression) makes that uniform."""
-    n = len(X)
+def choose(how: str, K: KernelProduct, source: Source, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
+    """p distinct row numbers of the source. `labels` are class codes for "balanced"; None (a regression) makes that uniform."""
+    n = source.n
     if how not in WAYS:
         raise one_of("centers", how, WAYS)
     shuffled = torch.randperm(n, generator=generator)
@@ -26,7 +27,7 @@ def choose(how: str, K: KernelProduct, X: Tensor, labels: Tensor | None, p: int,
         assert labels is not None
         return _balanced(labels, shuffled, p)
     pool = shuffled[: min(n, max(POOL * p, 1000))]
-    points = K.points(X[pool])
+    points = K.points(source.take(pool).X)
     picks = {"kmeans++": _kmeans_pp, "farthest": _farthest, "rpcholesky": _rp_cholesky}[how](K, points, p, generator)
     return pool[picks][torch.randperm(p, generator=generator)]
 

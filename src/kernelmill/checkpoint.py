@@ -25,6 +25,7 @@ from . import kernels, solvers
 from .errors import InputError, ModelFileError
 from .kernels import Kernel
 from .model import KernelModel
+from .ops import PRECISIONS
 
 FORMAT, VERSION = "kernelmill-model", 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
@@ -41,6 +42,7 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         "version": VERSION,
         "encoder": None,
         "kernel": encode(model.kernel, "kernel", tensors),
+        "precision": model.precision,
         "extra": encode(extra, "extra", tensors),
     }
     weights = save_tensors(tensors)
@@ -110,7 +112,11 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
         fitted.validate(tensors["Z"].shape[1])
         if tensors["Z"].ndim != 2 or tensors["alpha"].shape != (len(tensors["Z"]), len(tensors["intercept"])):
             raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
-        return KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"]), decode(content["extra"], tensors)
+        precision = content.get("precision")  # files of before there was a choice have none
+        if precision is not None and precision not in PRECISIONS:
+            raise ModelFileError(f"{str(path)!r} has precision {precision!r}, this kernelmill knows {', '.join(PRECISIONS)}; upgrade it.")
+        model = KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"], precision=precision)
+        return model, decode(content["extra"], tensors)
     except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, (ModelFileError, InputError)):
             raise

@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from .kernels import Kernel, Points
-from .ops import KernelProduct
-from .planning import TILE_BYTES
+from .ops import KernelProduct, frame
+from .planning import GPU_TILE_BYTES, TILE_BYTES
+
+ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a million centers
 
 
 class KernelModel(nn.Module):
-    """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values.
+    """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
 
-    Z are rows of the training data as they were given; alpha (p, c) and intercept (c,) are in the precision of the computation.
+    Z are rows of the training data as they were given; alpha (p, c) and intercept (c,) are in the precision of the sums, and
+    `precision` is what features are rounded to, in training as in prediction.
     """
 
     Z: Tensor
     alpha: Tensor
     intercept: Tensor
-    _origin: Tensor
-    _x: Tensor
-    _sq: Tensor
 
-    def __init__(self, kernel: Kernel, Z: Tensor, alpha: Tensor, intercept: Tensor, tile_bytes: int = TILE_BYTES):
+    def __init__(
+        self, kernel: Kernel, Z: Tensor, alpha: Tensor, intercept: Tensor, tile_bytes: int | None = None, precision: str | None = None
+    ):
         super().__init__()
         self.kernel, self.tile_bytes = kernel, tile_bytes
+        self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
         self.register_buffer("alpha", alpha)
         self.register_buffer("intercept", intercept)
-        # Z as the kernel sees it, made once: remaking it would cost as much as predicting a row. Derived, so never written.
-        self.register_buffer("_origin", Z.double().mean(0), persistent=False)
-        points = self.product().points(Z)
-        self.register_buffer("_x", points.x, persistent=False)
-        self.register_buffer("_sq", points.sq, persistent=False)
+        self._prepared: tuple[KernelProduct, Points] | None = None
 
     @property
     def n_centers(self) -> int:
         return len(self.Z)
 
-    def product(self) -> KernelProduct:
-        return KernelProduct(self.kernel, self._origin, self.alpha.dtype, self.alpha.device, self.tile_bytes)
+    def prepared(self) -> tuple[KernelProduct, Points]:
+        """The kernel product and Z as it sees them, made once for a device: remaking them would cost as much as predicting a row."""
+        device, dtype = self.alpha.device, self.alpha.dtype
+        if self._prepared is None or self._prepared[0].device != device or self._prepared[0].dtype != dtype:
+            origin, spread = frame(self.kernel, self.Z)
+            tile = self.tile_bytes or (GPU_TILE_BYTES if device.type == "cuda" else TILE_BYTES)
+            # A module may be cast: `model.float()` computes in float32 from then on.
+            cast = {torch.float64: "float64", torch.float32: "float32"}[dtype]
+            precision = cast if "float64" in (self.precision, cast) else self.precision
+            K = KernelProduct(self.kernel, origin, precision, device, tile, spread)
+            self._prepared = K, K.points(self.Z)
+        return self._prepared
 
     def forward(self, X: Tensor) -> Tensor:
-        K = self.product()
-        return K.matmul(K.points(X), Points(self._x, self._sq), self.alpha) + self.intercept
+        K, Z = self.prepared()
+        out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
+        for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
+            torch.add(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha), self.intercept, out=out[i : i + ROWS])
+        return out
 
     def extra_repr(self) -> str:
         return f"{self.kernel}, centers={self.n_centers}, features={self.Z.shape[1]}, outputs={self.alpha.shape[1]}"

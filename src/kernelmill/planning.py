@@ -7,6 +7,7 @@ redone: equal seed and plan give equal weights.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
@@ -17,10 +18,11 @@ import torch
 from .errors import InputError, one_of
 from .preconditioner import FRESH_ROWS
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 PROJECTIONS = ["cholesky", "carried", "one_pass"]
 RECIPES = ["measured", "paper"]
-TILE_BYTES = 32 << 20  # large enough for a full-speed matrix product, small enough to stay near the last-level cache
+TILE_BYTES = 16 << 20  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
+GPU_TILE_BYTES = 256 << 20  # there is no such cache to stay in; launches are what a small tile would cost
+PASS_ROWS = 512  # rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap factor
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Plan:
     d: int
     c: int
     p: int
-    dtype: str = "float32"
+    precision: str = "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
     device: str = "cpu"
+    x_bytes: int = 8  # bytes of one feature as the user gave it: centers are also kept so
     seed: int = 0
     epochs: int = 1
     ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
@@ -66,21 +69,32 @@ class Plan:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
         known = {field.name for field in fields(cls)}
+        if "dtype" in values:  # plans of before there were more precisions than two
+            values = {"precision": values["dtype"], **values}
         return cls(**{name: value for name, value in values.items() if name in known})
 
     @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
     def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        """Of weights, kernel values and sums."""
+        return torch.float64 if self.precision == "float64" else torch.float32
 
     @property
     def itemsize(self) -> int:
         return self.torch_dtype.itemsize
 
+    @property
+    def feature_bytes(self) -> int:
+        return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
+
 
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
     if memory_budget is None or memory_budget == "auto":
-        return int(0.7 * (torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else free_bytes()))
+        return int(0.85 * torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else int(0.7 * free_bytes())
     if isinstance(memory_budget, str):
         units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
         text = memory_budget.strip().lower()
@@ -117,9 +131,9 @@ def default_centers(n: int) -> int:
     return 20_000
 
 
-def tile_bytes(budget: int) -> int:
+def tile_bytes(budget: int, device: str = "cpu") -> int:
     """Bytes of one tile of a kernel product: large enough for a full-speed matrix product, less where memory is short."""
-    return max(1 << 20, min(TILE_BYTES, budget // 16))
+    return max(1 << 20, min(GPU_TILE_BYTES if device.startswith("cuda") else TILE_BYTES, budget // 16))
 
 
 def whole(name: str, value: Any, least: int) -> None:
@@ -163,23 +177,76 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
     if projection == "auto":
         # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3 operations once.
         projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
-    state = 4 * p * c * item + p * (d + 1) * item + p * q * item * (projection != "cholesky")
-    tmp = p * (d + c + 1) * item
     fresh = min(FRESH_ROWS, n, max(200, int((base.budget / (8 * item)) ** 0.5)))
-    setup = 3 * 8 * s * s + item * (fresh**2 + fresh * (s + q))
     residuals = n * c * item
     if control_variate is None:
         control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
-    total = state + tmp + setup + cholesky * (projection == "cholesky") + residuals * control_variate + 2 * base.tile_bytes
-    return replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh, bytes=total)
+    plan = replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh)
+    return replace(plan, bytes=peak_bytes(plan))
 
 
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:
-    """Phase two: batch, period and step. The block K(X_m, Z) is used twice; it is kept when it fits, else evaluated twice."""
-    if T is None:
-        # A cycle of T·m rows meets T·m/2 temporary centers a row. A pass over Z costs p/2 a row of Z: T·m = p balances the two. A
-        # solve with a factor costs much less, so that shorter cycles pay.
-        T = max(1, round((0.5 if plan.projection == "cholesky" else 1.0) * plan.p / m))
-    block = m * plan.p * plan.itemsize
-    keep = plan.bytes + block <= plan.budget
-    return replace(plan, m=m, T=int(T), eta=eta, keep_block=keep, bytes=plan.bytes + (block if keep else 0), **measured)
+    """Phase two: batch, period and step, and what is kept between two uses."""
+    plan = replace(plan, m=m, eta=eta, **measured)
+    m_Z = plan.m_Z or pass_rows(plan)
+    plan = replace(plan, T=T or 1, m_Z=m_Z, keep_block=False)
+    kept = replace(plan, keep_block=True)
+    if keeping_pays(plan) and peak_bytes(replace(kept, T=T or period(kept))) <= plan.budget:
+        plan = kept
+    plan = replace(plan, T=int(T or period(plan)))
+    return replace(plan, bytes=peak_bytes(plan))
+
+
+def pass_rows(plan: Plan) -> int:
+    """Rows of Z in a batch of the projection pass. On a GPU so many that their block takes the 1 ms in which the next is launched."""
+    wanted = 2 ** round(math.log2(3.2e8 / plan.p)) if plan.on_gpu else PASS_ROWS
+    return min(plan.p, max(PASS_ROWS, min(4096, wanted)))
+
+
+def period(plan: Plan) -> int:
+    """T, so that steps and projections cost least together, in cycles of equal length.
+
+    A cycle of L = T·m rows meets L/2 temporary centers a row. A pass over Z evaluates p²/2 kernel values once and uses them twice, at
+    `uses` times the cost of an evaluation: L = p·√uses balances the two. A solve with a factor costs much less: shorter cycles pay.
+    """
+    uses = 0.25 if plan.projection == "cholesky" else 1.0 if not plan.on_gpu else 1.5 if plan.keep_block else 2.0
+    cycles = max(1, round(plan.n / (plan.p * math.sqrt(uses))))
+    return max(1, math.ceil(plan.n / cycles / (plan.m or 1)))
+
+
+def keeping_pays(plan: Plan) -> bool:
+    """Whether K(X_m, Z), which is used twice, is better held than evaluated again.
+
+    On a CPU always. On a GPU writing and reading 4 bytes a value costs about as much as evaluating it from 400 float16 features (2.2 ms
+    against 4.6 ms at d = 1280, 1.3 at 96, for 8192 × 131,072 values on an H200). float32 features are two parts and three products, and
+    count three times. More outputs than fit the chip go through memory anyway.
+    """
+    features = plan.d * {"float32": 3, "tf32": 2}.get(plan.precision, 1)
+    return not plan.on_gpu or plan.precision == "float64" or features >= 400 or plan.c > (64 if features <= 128 else 16)
+
+
+def peak_bytes(plan: Plan) -> int:
+    """What an EigenPro run takes at its fullest, beyond the user's X and y. Sizes not decided yet count as the largest they may be."""
+    n, d, c, p, item, s, q = plan.n, plan.d, plan.c, plan.p, plan.itemsize, plan.s or 0, plan.q or 0
+    m, m_Z = plan.m or min(p, 1024), plan.m_Z or pass_rows(plan)
+    cycle = min(n, plan.T * m if plan.T else p)
+    row = d * plan.feature_bytes + item
+    copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2  # of (p, c): the state, its trail, h and what a step adds
+    held = p * (row + d * plan.x_bytes) + copies * p * c * item + p * q * item + n * c * item * plan.control_variate
+    if plan.projection == "cholesky":
+        held += 8 * p * p
+    elif keeps_factors(plan):
+        held += 8 * p * m_Z
+    setup = max(5 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s, 3 * plan.tile_bytes)
+    if plan.projection == "cholesky":
+        setup = max(setup, 8 * p * p)
+    batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q))
+    step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
+    project = (m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0) + 3 * p * c * item
+    products = 2 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes  # weights in two parts, sums of programs; or tiles
+    return held + max(setup, step + products, project + products)
+
+
+def keeps_factors(plan: Plan) -> bool:
+    """Whether the factors of the pass's batches are made once: p·m_Z float64 numbers."""
+    return 8 * plan.p * (plan.m_Z or pass_rows(plan)) <= plan.budget // 8

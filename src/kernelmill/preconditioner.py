@@ -72,12 +72,8 @@ def precondition(values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> P
 def diagonal(K: KernelProduct, X: Points, K_Xs: Tensor, F: Tensor) -> Tensor:
     """k(x) = K(x,x) − ‖Fᵀ K(X_s,x)‖²: how far one unit of step moves a row's own prediction. Floored: rounding can pass zero."""
     k = K.diagonal(X)
-    Q = K_Xs @ F
-    return (k - (Q * Q).sum(1)).clamp(min=floor(k))
-
-
-def floor(k: Tensor) -> float:
-    return 1e2 * torch.finfo(k.dtype).eps * max(k.max().item(), torch.finfo(k.dtype).tiny) if len(k) else 0.0
+    explained = torch.linalg.vector_norm(K_Xs @ F, dim=1)
+    return torch.maximum(torch.addcmul(k, explained, explained, value=-1), 1e2 * torch.finfo(k.dtype).eps * k)
 
 
 def fresh_spectrum(K: KernelProduct, F: Tensor, X_s: Points, X: Points, w: Tensor, generator: torch.Generator) -> Spectrum:

@@ -25,8 +25,8 @@ from ..distributed import Alone
 from ..errors import InputError, InputTypeError, one_of
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
-from ..ops import KernelProduct
-from ..planning import DTYPES, Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
+from ..ops import PRECISIONS, KernelProduct, frame
+from ..planning import Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
 from ..solvers import Event
 
 log = logging.getLogger("kernelmill")
@@ -92,16 +92,31 @@ class KernelEstimator(BaseEstimator):
 
     # ---- fit -----------------------------------------------------------------------------------------------------------
 
-    def _fit(self, X: Tensor, y: Tensor, w: Tensor, mean: Tensor, labels: Tensor | None, held: tuple[Tensor, Tensor, Tensor] | None):
-        """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score."""
-        n, d = X.shape
+    def _fit(
+        self,
+        X: Tensor,
+        y: Tensor,
+        w: Tensor,
+        mean: Tensor,
+        labels: Tensor | None,
+        held: tuple[Tensor, Tensor, Tensor] | None,
+        keep: Tensor | None = None,
+    ):
+        """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
+        keep: the numbers of the rows to train on, all where it is None."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
-        dtype, device = self._dtype(X), self._device()
+        precision, device = self._precision(X), self._device()
         budget = parse_bytes(self.memory_budget, device)
-        tile = tile_bytes(budget)
-        scale = w.mean().item()  # inside, weights have mean 1 and the ridge is λ over this
+        tile = tile_bytes(budget, device)
+        scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
         w = w / scale
+        epochs = self._epochs(len(X) if keep is None else len(keep))
+        if device.startswith("cuda") and not X.is_cuda and epochs > 1 and X.nbytes <= budget // 3:
+            # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
+            X, budget = X.to(device), budget - X.nbytes
+        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
+        n, d = source.n, source.d
         warm = self._warm(d, len(mean))
 
         own = self._own_centers(X)
@@ -113,7 +128,7 @@ class KernelEstimator(BaseEstimator):
         else:
             solver = solvers.resolve(self.solver)
 
-        kernel, ridge = self._choose(X, y, w, scale, mean, p, solver, every_row, warm, generator)
+        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, generator)
         kernel.validate(d)
         if warm is not None:
             Z, order = warm.Z.cpu(), None
@@ -121,13 +136,14 @@ class KernelEstimator(BaseEstimator):
             order = torch.randperm(p, generator=generator)  # any first rows must be a random subsample; undone below
             Z = own[order]
         elif every_row and solver.name != "eigenpro4":
-            Z, order = X, None  # row for row, so that the model does not depend on a seed
+            Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
-            K = KernelProduct(kernel, X[:10_000].double().mean(0), DTYPES[dtype], torch.device(device), tile)
             how = "uniform" if is_auto(self.centers) else self.centers
-            Z, order, every_row = X[centers_room.choose(how, K, X, labels, p, generator)], None, False
+            origin, spread = frame(kernel, source.take(torch.arange(min(n, 10_000))).X)
+            K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
+            labels = labels if labels is None or keep is None else labels[keep]
+            Z, order, every_row = source.take(centers_room.choose(how, K, source, labels, p, generator)).X, None, False
 
-        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed)
         plan = solver.plan(
             Plan(
                 solver.name,
@@ -135,10 +151,11 @@ class KernelEstimator(BaseEstimator):
                 d,
                 len(mean),
                 p,
-                dtype=dtype,
+                precision=precision,
                 device=device,
+                x_bytes=X.dtype.itemsize,
                 seed=seed,
-                epochs=self._epochs(n),
+                epochs=epochs,
                 ridge=ridge,
                 every_row=every_row,
                 tile_bytes=tile,
@@ -156,14 +173,15 @@ class KernelEstimator(BaseEstimator):
         watch = Watch(self, kernel, Z, mean, held, plan)
         state = None
         if warm is not None and solver.name != "direct":
-            alpha = warm.alpha.to(device, DTYPES[plan.dtype])
+            alpha = warm.alpha.to(device, plan.torch_dtype)
             state = solvers.State(plan, alpha, torch.zeros_like(alpha))
         state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
 
         alpha = watch.best if watch.best is not None else state.alpha
         if order is not None:
-            alpha, Z = alpha[torch.argsort(order)], Z[torch.argsort(order)]
-        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile)
+            back = torch.argsort(order)
+            alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
+        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision)
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
         self.n_iter_ = max(1, state.epoch)
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
@@ -192,7 +210,7 @@ class KernelEstimator(BaseEstimator):
             )
         return model
 
-    def _choose(self, X, y, w, scale, mean, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
+    def _choose(self, source, scale, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
         """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
         given = None if is_auto(self.ridge) else self.ridge
         if given is not None and (isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf):
@@ -205,21 +223,27 @@ class KernelEstimator(BaseEstimator):
         free = given is None and solver.name in ("direct", "eigenpro2")
         ridge = None if free else float(given or 0.0) / scale
         unset = is_auto(kernel) or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
-        if len(X) < 2:
+        n = source.n
+        if n < 2:
             return (kernels.Laplacian(bandwidth=1.0) if unset else kernel), ridge or 0.0
         if not unset and ridge is not None:
             return kernel, ridge
-        ratio = 1.0 if every_row else min(1.0, p / len(X))
-        rows = torch.arange(len(X)) if len(X) <= tuning.CHECK_ROWS else torch.randperm(len(X), generator=generator)[: tuning.SAMPLE_ROWS]
-        batch = ArraySource(X, y, mean=mean.double()).take(rows)
-        choice = tuning.tune(kernel, ridge, tuning.Sample(batch.X.double(), batch.Y, w[rows].double(), ratio))
+        ratio = 1.0 if every_row else min(1.0, p / n)
+        rows = torch.arange(n) if n <= tuning.CHECK_ROWS else torch.randperm(n, generator=generator)[: tuning.SAMPLE_ROWS]
+        batch = source.take(rows)
+        sample = tuning.Sample(batch.X.double().cpu(), batch.Y.double().cpu(), batch.w.double().cpu(), ratio)
+        choice = tuning.tune(kernel, ridge, sample)
         return choice.kernel, choice.ridge
 
-    def _dtype(self, X: Tensor) -> str:
+    def _precision(self, X: Tensor) -> str:
         if is_auto(self.precision):
-            return "float64" if X.dtype == torch.float64 and self._device() == "cpu" else "float32"
-        if self.precision not in DTYPES:
-            raise one_of("precision", self.precision, ["auto", *DTYPES])
+            if self._device() == "cpu":
+                return "float64" if X.dtype == torch.float64 else "float32"
+            # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it, long rows do and have digits to
+            # spare: rounding moves every feature by 1/4096 of itself at most, the same way in training and in prediction.
+            return "float16" if X.shape[1] > 64 or X.dtype.itemsize == 2 else "float32"
+        if self.precision not in PRECISIONS:
+            raise one_of("precision", self.precision, ["auto", *PRECISIONS])
         return self.precision
 
     def _device(self) -> str:
@@ -272,6 +296,8 @@ class KernelEstimator(BaseEstimator):
 
     def _check_X(self, X: Any, reset: bool) -> Tensor:
         """X as a float tensor of the user's own precision, without a copy where that is possible."""
+        if isinstance(X, Tensor) and X.is_cuda and X.ndim == 2 and X.is_floating_point() and len(X) >= 2:
+            return self._check_on_gpu(X.detach(), reset)
         if isinstance(X, Tensor):
             X = X.detach().cpu()
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
@@ -285,6 +311,21 @@ class KernelEstimator(BaseEstimator):
             raise InputError(f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or impute them first.")
         too_large(X, "X")
         return torch.from_numpy(X if X.flags.writeable else X.copy())
+
+    def _check_on_gpu(self, X: Tensor, reset: bool) -> Tensor:
+        """The same checks for rows that are on a GPU already, where they stay."""
+        if reset:
+            self.n_features_in_ = X.shape[1]
+            self.__dict__.pop("feature_names_in_", None)
+        elif X.shape[1] != self.n_features_in_:
+            name = type(self).__name__
+            raise InputError(f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input.")
+        low, high = (value.item() for value in torch.aminmax(X))
+        largest = max(abs(low), abs(high))
+        if not np.isfinite(largest):
+            raise InputError("Input X contains NaN or infinity; drop or impute those rows or columns first.")
+        too_large(np.asarray([largest], dtype=np.float64 if X.dtype == torch.float64 else np.float32), "X")
+        return X.contiguous()
 
     def _check_weight(self, sample_weight: Any, n: int) -> Tensor:
         if sample_weight is None:
@@ -313,20 +354,21 @@ class KernelEstimator(BaseEstimator):
             if self.early_stopping:
                 raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
-        order = check_random_state(self.random_state).permutation(n)
+        out = check_random_state(self.random_state).permutation(n)[n - size :]
         if labels is not None:
-            _, first = np.unique(labels[order], return_index=True)
-            rest = np.setdiff1d(np.arange(n), first)
-            order = np.concatenate([order[first], order[rest]])
-            size = min(size, len(rest))
-        return np.sort(order[n - size :]) if size else None
+            # A class whose rows are all out gets its first one back.
+            left = np.bincount(labels) - np.bincount(labels[out], minlength=labels.max() + 1)
+            lost = np.flatnonzero((left == 0) & (np.bincount(labels) > 0))
+            first = {code: row for row, code in zip(out[::-1], labels[out][::-1], strict=True)}
+            out = np.setdiff1d(out, [first[code] for code in lost])
+        return np.sort(out) if len(out) else None
 
     def _values(self, X: Any) -> Tensor:
         """f(X), (r, c): checked, on the model's device."""
         check_is_fitted(self, "model_")
         X = self._check_X(X, reset=False)
         with torch.no_grad():
-            return self.model_(X.to(self.model_.alpha.device))
+            return self.model_(X)
 
     # ---- model files -----------------------------------------------------------------------------------------------------
 
@@ -393,14 +435,24 @@ class Watch:
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held
-        model = KernelModel(self._kernel, self._Z.to(alpha.device), alpha, self._mean.to(alpha), self._plan.tile_bytes)
+        Z, mean = self._Z.to(alpha.device), self._mean.to(alpha)
+        model = KernelModel(self._kernel, Z, alpha, mean, self._plan.tile_bytes, self._plan.precision)
         with torch.no_grad():
-            return self._estimator._score_values(model(X.to(alpha.device)).cpu(), y, w)
+            return self._estimator._score_values(model(X).cpu(), y, w)
 
 
 def is_auto(value: Any) -> bool:
     """Whether an argument leaves the choice to the plan."""
     return value is None or (isinstance(value, str) and value == "auto")
+
+
+def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
+    """`rows` without those at the places `out`, and those."""
+    if out is None:
+        return rows, None
+    mask = torch.ones(len(rows), dtype=torch.bool)
+    mask[out] = False
+    return rows[mask], rows[~mask]
 
 
 def checked_weights(w: Tensor, argument: str) -> Tensor:
@@ -420,7 +472,7 @@ def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     singular, leaving one out leaves out its copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone."""
     keep = w > 0
     X, Y, w = X[keep], Y[keep], w[keep]
-    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    unique, inverse = np.unique(X.cpu().numpy(), axis=0, return_inverse=True)
     group = torch.from_numpy(np.asarray(inverse).reshape(-1))
     weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
     total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
-from .base import MERGE_ROWS, KernelEstimator, checked_weights, merge
+from .base import MERGE_ROWS, KernelEstimator, checked_weights, merge, split_rows
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -80,27 +80,27 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             except (ValueError, TypeError) as error:
                 raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
             checked_weights(w, "class_weight times sample_weight")
-        X, codes, w = X[w > 0], codes[w > 0], w[w > 0]
         c = len(self.classes_)
-        small = len(X) <= CHECK_ROWS
-        rows = self._hold_out(len(X), 0.0 if small else min(0.1, CALIBRATION_ROWS / len(X)), codes.numpy())
-        held = None
-        if rows is not None:
-            mask = torch.ones(len(X), dtype=torch.bool)
-            mask[rows] = False
-            held = (X[~mask], codes[~mask], w[~mask])
-            X, codes, w = X[mask], codes[mask], w[mask]
-        mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes, w) / w.sum()
+        keep, held_rows = self._training_rows(w, codes.numpy())
+        mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes[keep], w[keep]) / w[keep].sum()
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
-        if len(X) <= MERGE_ROWS:
-            one_hot = torch.nn.functional.one_hot(codes, c).double()
-            X, Y, w = merge(X, one_hot, w)
+        held = None if held_rows is None else (X[held_rows.to(X.device)], codes[held_rows], w[held_rows])
+        if len(keep) <= MERGE_ROWS:
+            one_hot = torch.nn.functional.one_hot(codes[keep], c).double()
+            X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
             self._fit(X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held)
         else:
             Y = codes
-            self._fit(X, codes, w, mean.to(dtype), codes, held)
+            self._fit(X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep)
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self
+
+    def _training_rows(self, w: Tensor, codes: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """Numbers of the rows to train on, and of those kept out for the temperature and the validation score."""
+        rows = torch.nonzero(w > 0)[:, 0]
+        default = 0.0 if len(rows) <= CHECK_ROWS else min(0.1, CALIBRATION_ROWS / len(rows))
+        out = self._hold_out(len(rows), default, codes[rows.numpy()])
+        return split_rows(rows, out)
 
     def _check_labels(self, y: Any, n: int) -> Tensor:
         if isinstance(y, Tensor):
@@ -111,12 +111,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         check_consistent_length(np.empty(n), y)
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise InputError("Input y contains NaN or infinity; every row needs a label.")
-        check_classification_targets(y)
-        classes, codes = np.unique(y, return_inverse=True)
+        classes, codes = _coded(y)
         if self.warm_start and hasattr(self, "model_") and not np.array_equal(classes, self.classes_):
             raise InputError(f"warm_start=True, but the labels changed from {self.classes_[:5]} to {classes[:5]}; set warm_start=False.")
         self.classes_ = classes
-        return torch.from_numpy(codes.reshape(-1).astype(np.int64))
+        return torch.from_numpy(codes)
 
     def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any) -> float:
         """The temperature, from held-out rows; on small data, where none are held out, from leave-one-out predictions."""
@@ -124,14 +123,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return 1.0
         if held is not None:
             with torch.no_grad():
-                values = self.model_(held[0].to(self.model_.alpha.device)).cpu().double()
+                values = self.model_(held[0]).cpu().double()
             return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
             some = torch.randperm(len(X), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]
-            X, Y, w = X[some], Y[some], w[some]
+            X, Y, w = X[some.to(X.device)], Y[some], w[some]
         targets = Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double()
         centered = targets - self.model_.intercept.cpu().double()
-        X = X.double()
+        X = X.cpu().double()
         try:
             residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
@@ -165,6 +164,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def predict_log_proba(self, X: Any) -> Any:
         logs = torch.log_softmax(self._values(X).double() / self.temperature_, 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
+
+
+def _coded(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted labels, and for each row the number of its own. Whole numbers of a small range are counted: sorting millions is slow."""
+    if y.dtype.kind in "iu" and len(y) and abs(int(y.min())) < 2**62 and int(y.max()) - int(y.min()) < 1_000_000:
+        place = y.astype(np.int64) - int(y.min())
+        present = np.bincount(place) > 0
+        return (np.flatnonzero(present) + int(y.min())).astype(y.dtype), (np.cumsum(present) - 1)[place]
+    check_classification_targets(y)
+    classes, codes = np.unique(y, return_inverse=True)
+    return classes, codes.reshape(-1).astype(np.int64)
 
 
 def temperature(values: Tensor, targets: Tensor, w: Tensor) -> float:

@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from .base import MERGE_ROWS, KernelEstimator, merge, too_large
+from .base import MERGE_ROWS, KernelEstimator, merge, split_rows, too_large
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -28,7 +28,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ridge : λ of the objective above, a sum over rows and not a mean; None chooses it
     centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
     device : "auto", "cpu", "cuda", "cuda:1", …
-    precision : "auto", "float32" or "float64"; the direct solver always computes in float64
+    precision : "auto", "float16", "bfloat16", "tf32", "float32" or "float64": what features are rounded to; kernel values and sums are
+        float32, or float64 for "float64"; the direct solver always computes in float64
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights
@@ -50,19 +51,14 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X = self._check_X(X, reset=True)
         Y = self._check_y(y, len(X))
         w = self._check_weight(sample_weight, len(X))
-        (X, Y, w), held = self._split(X[w > 0], Y[w > 0], w[w > 0])
-        if len(X) <= MERGE_ROWS:
-            X, Y, w = merge(X, Y, w)
-        mean = ((w[:, None] * Y.double()).sum(0) / w.sum()).to(Y.dtype)
-        return self._fit(X, Y, w, mean, None, held)
-
-    def _split(self, X: Tensor, Y: Tensor, w: Tensor):
-        rows = self._hold_out(len(X), default=0.0)
-        if rows is None:
-            return (X, Y, w), None
-        mask = torch.ones(len(X), dtype=torch.bool)
-        mask[rows] = False
-        return (X[mask], Y[mask], w[mask]), (X[~mask], Y[~mask], w[~mask])
+        rows = torch.nonzero(w > 0)[:, 0]
+        keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
+        held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
+        mean = ((w[keep, None] * Y[keep].double()).sum(0) / w[keep].sum()).to(Y.dtype)
+        if len(keep) <= MERGE_ROWS:
+            X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
+            return self._fit(X, Y, w, mean, None, held)
+        return self._fit(X, Y, w, mean, None, held, None if len(keep) == len(X) else keep)
 
     def _check_y(self, y: Any, n: int) -> Tensor:
         if isinstance(y, Tensor):

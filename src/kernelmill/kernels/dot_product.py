@@ -26,14 +26,9 @@ class DotProduct(Kernel):
     def validate(self, d: int) -> None:
         Scale(type(self).__name__, self.bandwidth, d)
 
-    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Points]:
+    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
         scale = Scale(type(self).__name__, self.bandwidth)
-
-        def embed(X: Tensor) -> Points:
-            x = scale.apply(X.to(torch.promote_types(X.dtype, dtype))).to(dtype)
-            return Points(x, (x * x).sum(1))
-
-        return embed
+        return lambda X: scale.apply(X.to(torch.promote_types(X.dtype, dtype))).to(dtype)
 
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         dot = torch.mm(A.x, B.x.T, out=out)
@@ -68,6 +63,9 @@ class Polynomial(DotProduct):
         if self.degree != int(self.degree) or self.degree < 1:
             raise InputError(f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or more.")
 
+    def profile_code(self) -> tuple[str, float, int]:
+        return self.name, float(self.constant), int(self.degree)
+
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot.add_(self.constant).pow_(int(self.degree))
 
@@ -97,6 +95,9 @@ class ReluNTK(DotProduct):
         if self.depth != int(self.depth) or self.depth < 1:
             raise InputError(f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more.")
 
+    def profile_code(self) -> tuple[str, float, int]:
+        return self.name, 0.0, int(self.depth)
+
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, sigma = _angle(dot, sq_a, sq_b)
         theta = sigma.clone()
@@ -117,6 +118,9 @@ class ArcCosine(DotProduct):
         super().validate(d)
         if self.order not in (0, 1, 2):
             raise InputError(f"ArcCosine: order={self.order!r} was given, expected 0, 1 or 2.")
+
+    def profile_code(self) -> tuple[str, float, int]:
+        return self.name, 0.0, int(self.order)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, cos = _angle(dot, sq_a, sq_b)

@@ -28,16 +28,20 @@ class Radial(Kernel):
     def validate(self, d: int) -> None:
         Scale(type(self).__name__, self.bandwidth, d)
 
-    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Points]:
-        scale = Scale(type(self).__name__, self.bandwidth)
+    def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+        scale, there = Scale(type(self).__name__, self.bandwidth), {(origin.device, origin.dtype): origin}
 
-        def embed(X: Tensor) -> Points:
+        def embed(X: Tensor) -> Tensor:
             # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100 keeps its ± 100 in float32.
             wide = torch.promote_types(X.dtype, dtype)
-            x = scale.apply(X.to(wide) - origin.to(X.device, wide)).to(dtype)
-            return Points(x, shrunk_norms(x))
+            if (X.device, wide) not in there:
+                there[X.device, wide] = origin.to(X.device, wide)
+            return scale.apply(X.to(wide) - there[X.device, wide]).to(dtype)
 
         return embed
+
+    def squares(self, x: Tensor) -> Tensor:
+        return shrunk_norms(x)
 
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         sq_dist = torch.addmm(B.sq, A.x, B.x.T, alpha=-2, out=out).add_(A.sq[:, None]).clamp_(min=0)
@@ -80,6 +84,9 @@ class Matern(Radial):
         if self.nu not in (0.5, 1.5, 2.5):
             raise InputError(f"Matern: nu={self.nu!r} was given, expected 0.5, 1.5 or 2.5; or see GeneralisedExponential.")
 
+    def profile_code(self) -> tuple[str, float, int]:
+        return ("laplacian", 0.0, 0) if self.nu == 0.5 else (self.name, 0.0, int(2 * self.nu))
+
     def profile(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt_().mul_(math.sqrt(2 * self.nu))
         decay = torch.exp(-r)
@@ -102,6 +109,9 @@ class GeneralisedExponential(Radial):
         if positive("GeneralisedExponential", "gamma", self.gamma) > 2:
             raise InputError(f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2; above 2 it is no kernel.")
 
+    def profile_code(self) -> tuple[str, float, int]:
+        return self.name, float(self.gamma), 0
+
     def profile(self, sq_dist: Tensor) -> Tensor:
         return sq_dist.pow_(self.gamma / 2).neg_().exp_()
 
@@ -116,6 +126,9 @@ class RationalQuadratic(Radial):
     def validate(self, d: int) -> None:
         super().validate(d)
         positive("RationalQuadratic", "shape", self.shape)
+
+    def profile_code(self) -> tuple[str, float, int]:
+        return self.name, float(self.shape), 0
 
     def profile(self, sq_dist: Tensor) -> Tensor:
         return sq_dist.div_(2 * self.shape).add_(1).pow_(-self.shape)

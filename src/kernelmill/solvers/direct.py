@@ -38,7 +38,7 @@ class Direct(Settings):
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers, {base.budget / 2**30:.1f} GiB may be used; "
                 "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
             )
-        return replace(base, dtype="float64", epochs=1, bytes=bytes)
+        return replace(base, precision="float64", epochs=1, bytes=bytes)
 
     def solve(
         self,
@@ -54,7 +54,7 @@ class Direct(Settings):
         alone(comm, self.name)
         report = Reporter(plan, on_event)
         report("start", 0, 0)
-        K = KernelProduct(kernel, Z.double().mean(0), torch.float64, torch.device(plan.device), plan.tile_bytes)
+        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
         points = K.points(Z)
         if plan.every_row:
             rows = source.take(torch.arange(source.n))

@@ -52,6 +52,7 @@ class EigenPro3(Settings):
         zeros = torch.zeros(len(points), plan.c, dtype=K.dtype, device=K.device)
         state = state or State(plan, zeros, zeros.clone())
         state.energy = state.energy or target_energy(source)
+        room = K.room(plan.m or 1, len(points)) if plan.keep_block else None
         own_s, report, eta = count(comm, len(X_s)), Reporter(plan, on_event), 0.0
         trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)
@@ -60,9 +61,9 @@ class EigenPro3(Settings):
                 for i, batch in enumerate(source.batches(plan.m or 1, state.epoch, state.position)):
                     m, eta = len(batch), step_now(plan, state)
                     X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(zeros), batch.w.to(zeros)[:, None]
-                    K_mZ = K.block(X_m, points, plan.keep_block)
-                    K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
+                    K_mZ = K.block(X_m, points, room)
                     e = comm.all_sum(K_mZ @ state.alpha) - Y_m
+                    K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
                     limit = OVERSTEP * state.step_scale if plan.recipe == "measured" else float("inf")
                     step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * (w_m * e)
                     v = F.T @ (K_ms.T @ step)

@@ -8,6 +8,7 @@ its new one (a control variate, `Anchor`), so that label noise no longer drives 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,7 +82,7 @@ class EigenPro4(Settings):
                     good = settled(state, setup, source, comm)
                 else:
                     eta = step_now(plan, state, anchored=anchor is not None)
-                    good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
+                    good = cycle(islice(batches or (), batches_now(plan, state)), state, anchor, setup, project, comm)
                 if not good:
                     last = trail.pop() if len(trail) > 1 else trail[0]
                     state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None
@@ -109,6 +110,21 @@ class EigenPro4(Settings):
             state.alpha += theta
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
         return state
+
+
+SHORTEST = 8  # the last cycles of a run are cut down to T over this
+
+
+def batches_now(plan: Plan, state: State) -> int:
+    """Batches until the next projection: T, but towards the end of the run never more than half of what is left.
+
+    What a cycle learns outside the span of the centers is lost at its projection; later cycles make up for it, the last cannot.
+    """
+    T = plan.T or 1
+    if plan.recipe == "paper" or state.epoch + 1 < plan.epochs:
+        return T
+    left = math.ceil((plan.n - state.position) / (plan.m or 1))
+    return min(T, max(math.ceil(T / SHORTEST), math.ceil(left / 2)))
 
 
 def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> bool:
@@ -166,20 +182,20 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     h = torch.zeros_like(alpha)
     # X_s among the centers: its weights are α's own first rows, and its columns of K_mZ are there already.
     alpha_s, F_s = (alpha[:own_s], F[mine]) if setup.nested else (alpha.new_zeros(len(X_s), plan.c), F)
-    block = torch.empty(plan.m or 1, len(Z), dtype=K.dtype, device=K.device) if plan.keep_block else None
-    loss, energy, weight, seen = alpha.new_zeros(()), alpha.new_zeros(()), alpha.new_zeros(()), []
+    block = K.room(plan.m or 1, len(Z)) if plan.keep_block else None
+    sums: list[Tensor] = []  # loss, energy of the targets and weight of each batch: added up on the device, read once
+    seen = []
 
     for batch in batches:
         m, eta = len(batch), step_now(plan, state, anchored=anchor is not None)
         X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(alpha), batch.w.to(alpha)[:, None]
-        K_mZ = K.block(X_m, Z, plan.keep_block, None if block is None else block[:m])
-        K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
-
+        K_mZ = K.block(X_m, Z, block)
         e = comm.all_sum(K_mZ @ alpha + K.matmul(X_m, tmp.points, tmp.alpha)) - Y_m
+        K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
         if not setup.nested:
             e += K_ms @ alpha_s
         g = w_m * e
-        loss, energy, weight = loss + (e * g).sum(), energy + (w_m * Y_m * Y_m).sum(), weight + w_m.sum()
+        sums += [torch.sum(e * g), torch.sum(w_m * Y_m * Y_m), torch.sum(w_m)]
 
         change = anchor.difference(batch, g) if anchor else g
         if plan.recipe == "paper":
@@ -211,16 +227,19 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
         tmp.append(X_m[mine], -step[mine])
         state.position += m
 
+    del block, tmp  # their memory is the projection's now
+    K_mZ = K_ms = None
     theta, left = project(r + h)
     alpha += theta
     if state.f_s is not None:
         state.f_s += gather(comm, (r - left)[:own_s], 0, len(X_s))
     state.r = left
-    state.loss = (loss / weight).item()  # the one synchronisation of a cycle
+    loss, energy, weight = torch.stack(sums).view(-1, 3).sum(0).tolist()  # the one synchronisation of a cycle
+    state.loss = loss / weight
     # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
-    expected = max(energy.item(), state.energy * max(weight.item(), room / 4))
-    good = bool(torch.isfinite(alpha).all()) and loss.item() <= MAX_GROWTH * expected
-    state.epoch_loss, state.epoch_weight = state.epoch_loss + loss.item(), state.epoch_weight + weight.item()
+    expected = max(energy, state.energy * max(weight, room / 4))
+    good = bool(torch.isfinite(alpha).all()) and loss <= MAX_GROWTH * expected
+    state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
     if good and state.g_last is not None:
         for rows, g in seen:
             state.g_last[rows] = g

@@ -33,7 +33,7 @@ class EigenPro4Exact(Settings):
                 f"solver='eigenpro4_exact' needs {bytes / 2**30:.1f} GiB for {base.n} rows, {base.budget / 2**30:.1f} GiB may be used; "
                 "use 'eigenpro4'."
             )
-        return replace(base, dtype="float64", bytes=bytes)
+        return replace(base, precision="float64", bytes=bytes)
 
     def solve(
         self,
@@ -47,7 +47,7 @@ class EigenPro4Exact(Settings):
         state: State | None = None,
     ) -> State:
         alone(comm, self.name)
-        K = KernelProduct(kernel, Z.double().mean(0), torch.float64, torch.device(plan.device), plan.tile_bytes)
+        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
         rows = source.take(torch.arange(source.n))
         X, Y, points = K.points(rows.X), rows.Y.to(K.device, K.dtype), K.points(Z)
         in_X, in_Z, K_XZ = factor(K.dense(X, X)), factor(K.dense(points, points)), K.dense(X, points)

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..data import Source
 from ..distributed import Communicator, count, gather, shard
 from ..kernels import Kernel, Points
-from ..ops import KernelProduct
-from ..planning import Plan, with_step
+from ..ops import KernelProduct, frame
+from ..planning import Plan, keeps_factors, with_step
 from ..preconditioner import (
     ANCHORED_STEP,
     OVERSTEP,
@@ -25,8 +25,6 @@ from ..preconditioner import (
 )
 from ..projection import NotPositiveDefinite, Pass, Projection, cholesky, forgetful, log
 from .base import State
-
-PASS_ROWS = 512  # rows of Z in a batch of the pass: large for a fast block, small beside p for a cheap factor
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,8 @@ class Setup:
 
 def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
     """The kernel in the plan's precision, measured from the mean of the centers."""
-    total = comm.all_sum(Z.double().sum(0))
-    return KernelProduct(kernel, total / plan.p, plan.torch_dtype, torch.device(plan.device), plan.tile_bytes)
+    origin, spread = frame(kernel, Z, comm.all_sum)
+    return KernelProduct(kernel, origin, plan.precision, torch.device(plan.device), plan.tile_bytes, spread)
 
 
 def first(comm: Communicator, Z: Points, rows: int) -> Points:
@@ -67,7 +65,9 @@ def fresh_rows(source: Source, K: KernelProduct, rows: int, generator: torch.Gen
 def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Tensor, Tensor]:
     """M = K(Z, X_s) F and the preconditioned diagonal k on this rank's centers: p·s kernel values, none of them held."""
     M, k = torch.empty(len(Z), F.shape[1], dtype=K.dtype, device=K.device), torch.empty_like(Z.sq)
-    for rows in K.tiles(len(Z), len(X_s)):
+    step = max(1, K.tile_bytes // (len(X_s) * K.dtype.itemsize))
+    for start in range(0, len(Z), step):
+        rows = slice(start, start + step)
         K_Zs = K.dense(Z[rows], X_s)
         M[rows] = K_Zs @ F
         k[rows] = diagonal(K, Z[rows], K_Zs, F)
@@ -91,7 +91,7 @@ def measured(
         step = measured_step(spectrum, beta, plan.p, m)
         plan = with_step(
             plan,
-            m=step.m,
+            m=step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128,  # whole tiles of the fused kernels
             T=T,
             eta=step.eta,
             q=pre.q,
@@ -106,9 +106,8 @@ def measured(
         except NotPositiveDefinite as error:
             log.warning("%s Going on with projection='carried'.", error)
             plan = replace(plan, projection="carried")
-    plan = replace(plan, m_Z=plan.m_Z or min(plan.p, PASS_ROWS))
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
-    if 8 * plan.p * (plan.m_Z or 1) <= plan.budget // 8:
+    if keeps_factors(plan):
         project = project.with_factors()
     return Setup(K, points, X_s, pre, M, True, plan), forgetful(project) if plan.projection == "one_pass" else project
 

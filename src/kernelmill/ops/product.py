@@ -1,0 +1,230 @@
+"""Kernel products without holding K: K(A, B) @ v and K(A, B)ᵀ @ g. The one place that does so.
+
+On a GPU the fused kernels of fused.py do the work. Everywhere else, and as their reference, plain torch does it in tiles sized from a
+byte budget.
+
+Precision is what features are rounded to; norms, distances, K and every sum stay in float32 (float64 for "float64"). Rounded inputs
+leave an exact kernel matrix of slightly moved points; a rounded matrix would be no kernel matrix any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import Kernel, Points
+
+try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
+    from . import fused
+except ImportError:
+    fused = None  # type: ignore[assignment]
+
+log = logging.getLogger("kernelmill")
+
+PRECISIONS = ["float16", "bfloat16", "tf32", "float32", "float64"]
+CHUNK = 16 << 20  # numbers embedded at a time: their float32 copies must be small beside the features that are kept
+TILE_ROWS = 2048  # rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the bytes of the tile
+SMALLEST_TILE = 1 << 16
+
+
+def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda part: part) -> tuple[Tensor, float]:
+    """Where features are measured from and how large they are: the mean of the centers, and the root mean square of a feature.
+
+    `total` sums over the ranks that share the centers.
+    """
+    count = total(torch.tensor(float(len(Z)), dtype=torch.float64, device=Z.device))
+    origin = total(Z.sum(0, dtype=torch.float64)) / count
+    embed, step = kernel.embedding(origin, torch.float32), max(1, CHUNK // max(1, Z.shape[1]))
+    square = torch.zeros((), dtype=torch.float64, device=Z.device)
+    for i in range(0, len(Z), step):
+        square += embed(Z[i : i + step]).square_().sum(dtype=torch.float64)
+    return origin, math.sqrt(max((total(square) / (count * max(1, Z.shape[1]))).item(), 0.0))
+
+
+def power_of_two(spread: float) -> float:
+    """The scale that brings a root mean square of `spread` near 16: float16 then has room for features 2,000 times larger, and keeps
+    all digits of those 100,000 times smaller."""
+    return 2.0 ** max(-100, min(100, round(math.log2(16 / spread)))) if 0 < spread < math.inf else 1.0
+
+
+class KernelProduct:
+    """A kernel bound to a precision, a device and a tile size.
+
+    `origin` is a row near the data (the mean of the centers): translation-invariant kernels measure from it, which keeps
+    distances accurate when columns have large offsets. `spread` is the size of a feature, for float16's narrow range.
+    `use_fused` says whether the Triton kernels are used; None: on a GPU that has them.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        origin: Tensor,
+        precision: str,
+        device: torch.device,
+        tile_bytes: int,
+        spread: float = 1.0,
+        use_fused: bool | None = None,
+    ):
+        self.kernel, self.precision, self.device, self.tile_bytes = kernel, precision, device, tile_bytes
+        self.dtype = torch.float64 if precision == "float64" else torch.float32
+        self._embed = kernel.embedding(origin, self.dtype)
+        self._scale = power_of_two(spread) if precision in ("float16", "float32") else 1.0
+        wanted = device.type == "cuda" if use_fused is None else use_fused
+        self._form = fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None
+
+    # ---- points ----------------------------------------------------------------------------------------------------------
+
+    def points(self, X: Tensor) -> Points:
+        """Rows of X as the kernel sees them, on the device, in the precision asked for."""
+        step = max(1, CHUNK // max(1, X.shape[1]))
+        if len(X) <= step:
+            return self._points(X)
+        first = self._points(X[:step])
+        x, sq = first.x.new_empty(len(X), first.x.shape[1]), first.sq.new_empty(len(X))
+        for i in range(0, len(X), step):
+            part = first if i == 0 else self._points(X[i : i + step])
+            x[i : i + step], sq[i : i + step] = part.x, part.sq
+        return Points(x, sq)
+
+    def _points(self, X: Tensor) -> Points:
+        x = self._embed(X.to(self.device, non_blocking=True))
+        if self.precision == "tf32":
+            x = round_to_tf32(x)
+        if self._form is not None:
+            return self._form.points(x)
+        if self.precision in ("float16", "bfloat16"):
+            half = (x * self._scale).clamp(-65504, 65504).half() if self.precision == "float16" else x.bfloat16()
+            x = half.float() / self._scale
+        return self.kernel.points(x)
+
+    def _wide(self, A: Points) -> Points:
+        """The same points in float64: their features as they were rounded, their norms anew."""
+        return self.kernel.points(A.x.double() if self._form is None else self._form.wide(A))
+
+    def diagonal(self, A: Points) -> Tensor:
+        return self.kernel.diagonal(A if self._form is None else Points(A.x, A.sq / self._scale**2))
+
+    # ---- K held ------------------------------------------------------------------------------------------------------------
+
+    def dense(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        """K(A, B), held: r·t numbers, for blocks that the plan has room for."""
+        if out is None:
+            out = torch.empty(len(A), len(B), dtype=self.dtype, device=A.x.device)
+        if self._form is not None:
+            return fused.evaluate(self._form, A, B, out)
+        for rows, cols in self.tiles(len(A), len(B)):
+            self.kernel.evaluate(A[rows], B[cols], out=out[rows, cols])
+        return out
+
+    def dense64(self, A: Points, B: Points) -> Tensor:
+        """K(A, B) in float64 of the same, already rounded, features: what an eigensystem or a factor is taken of."""
+        return self.kernel.evaluate(self._wide(A), self._wide(B))
+
+    def room(self, rows: int, cols: int) -> Tensor | None:
+        """Memory for one `block` of up to this size, to be used again and again; None where there is not enough."""
+        try:
+            return torch.empty(rows * (cols + 7), dtype=self.dtype, device=self.device)
+        except torch.OutOfMemoryError:
+            log.warning("no room to keep a block of %d × %d kernel values: it is evaluated at each use.", rows, cols)
+            return None
+
+    def block(self, A: Points, B: Points, room: Tensor | None) -> Any:
+        """K(A, B) to be used twice, `K @ v` first, then `K.T @ g`: held in `room`, or evaluated at every use where that is None."""
+        if room is None:
+            return Recomputed(self, A, B)
+        if self._form is not None and len(A) and len(B):
+            return fused.Halves(self._form, A, B, room)
+        return self.dense(A, B, room[: len(A) * len(B)].view(len(A), len(B)))
+
+    # ---- products ----------------------------------------------------------------------------------------------------------
+
+    def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
+        """K(A, B) @ v."""
+        if self._form is not None and v.shape[1] <= self._form.outputs(B.x.shape[1]):
+            return fused.product(self._form, A, B, v)
+        return self._smaller_on_shortage(self._matmul, A, B, v)
+
+    def _matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
+        out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
+        if self._form is not None:  # more outputs than fit the chip: K in two halves, tile by tile
+            step = min(len(A), max(128, self.tile_bytes // (4 * (len(B) + 7))))
+            room = torch.empty(step * (len(B) + 7), dtype=torch.float32, device=v.device)
+            for i in range(0, len(A), max(1, step)):
+                rows = slice(i, i + step)
+                out[rows] = fused.Halves(self._form, A[rows], B, room) @ v if len(B) else 0
+            return out
+        for rows, cols, tile in self._tiles_evaluated(A, B):
+            out[rows].addmm_(tile, v[cols])
+        return out
+
+    def rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
+        """K(A, B)ᵀ @ g."""
+        if self._form is not None:
+            return self.matmul(B, A, g)
+        return self._smaller_on_shortage(self._rmatmul, A, B, g)
+
+    def _rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
+        out = torch.zeros(len(B), g.shape[1], dtype=g.dtype, device=g.device)
+        for rows, cols, tile in self._tiles_evaluated(A, B):
+            out[cols].addmm_(tile.T, g[rows])
+        return out
+
+    def _smaller_on_shortage(self, product: Callable[[Points, Points, Tensor], Tensor], A: Points, B: Points, v: Tensor) -> Tensor:
+        """The product; where memory runs out the tile is halved and the product begun again, so that nothing is lost."""
+        while True:
+            try:
+                return product(A, B, v)
+            except torch.OutOfMemoryError:
+                if self.tile_bytes <= SMALLEST_TILE:
+                    raise
+                self.tile_bytes //= 2
+                log.warning("out of memory: going on with kernel tiles of %.1f MiB.", self.tile_bytes / 2**20)
+
+    def tiles(self, rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
+        """Row and column slices of K whose blocks fit the tile budget, and so a cache."""
+        item = torch.finfo(self.dtype).bits // 8
+        high = max(1, min(rows, TILE_ROWS, self.tile_bytes // item))
+        wide = max(1, self.tile_bytes // (item * high))
+        if cols <= 1.5 * wide:  # one tile a little too wide is better than a sliver
+            wide = max(1, cols)
+        for i in range(0, rows, high):
+            for j in range(0, cols, wide):
+                yield slice(i, min(i + high, rows)), slice(j, min(j + wide, cols))
+
+    def _tiles_evaluated(self, A: Points, B: Points) -> Iterator[tuple[slice, slice, Tensor]]:
+        """K(A, B) tile after tile in one buffer: fresh memory for every tile would cost as much as its exponentials."""
+        cut = list(self.tiles(len(A), len(B)))
+        largest = max(((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in cut), default=0)
+        buffer = torch.empty(largest, dtype=A.x.dtype, device=A.x.device)
+        for rows, cols in cut:
+            high, wide = rows.stop - rows.start, cols.stop - cols.start
+            yield rows, cols, self.kernel.evaluate(A[rows], B[cols], out=buffer[: high * wide].view(high, wide))
+
+
+def round_to_tf32(x: Tensor) -> Tensor:
+    """float32 rounded to the 10 fraction bits of TF32, so that norms are those of the very features the tensor cores will see."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+class Recomputed:
+    """K(A, B) that is never held: reads like a matrix (`K @ v`, `K.T @ g`, `K[:, cols]`), costs an evaluation at each use."""
+
+    def __init__(self, K: KernelProduct, A: Points, B: Points, transposed: bool = False):
+        self._K, self._A, self._B, self._transposed = K, A, B, transposed
+
+    @property
+    def T(self) -> Recomputed:
+        return Recomputed(self._K, self._A, self._B, not self._transposed)
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        product = self._K.rmatmul if self._transposed else self._K.matmul
+        return product(self._A, self._B, v)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
+        rows, cols = key
+        return self._K.dense(self._A[rows], self._B[cols])

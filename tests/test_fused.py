@@ -1,0 +1,173 @@
+"""The fused Triton kernels against float64 and against plain torch: on a GPU where there is one, else in Triton's interpreter."""
+
+import pytest
+import torch
+
+from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
+from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
+from test_kernels import EVERY
+
+fused = pytest.importorskip("kernelmill.ops.fused", reason="Triton is not installed")
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of log2(0) and inf − inf in the interpreter
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BUILT_IN = [kernel for kernel in EVERY if kernel.name != "custom"]
+# numpy, which the interpreter computes with, has no bfloat16.
+ROUNDED = [precision for precision in PRECISIONS if precision != "float64" and (DEVICE.type == "cuda" or precision != "bfloat16")]
+
+
+def rows(n, d, seed, offset=0.0):
+    return (torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + offset).to(DEVICE)
+
+
+def products(kernel, Z, precision, tile_bytes=1 << 20):
+    origin, spread = frame(kernel, Z)
+    return tuple(KernelProduct(kernel, origin, precision, DEVICE, tile_bytes, spread, use_fused=use) for use in (True, False))
+
+
+def error(K, truth):
+    return ((K.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item() if truth.numel() else 0.0
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.parametrize("kernel", BUILT_IN, ids=repr)
+def test_values_are_as_exact_as_plain_torch_in_the_same_precision(kernel, precision):
+    X, Z = rows(70, 6, 1), rows(150, 6, 2)
+    fast, plain = products(kernel, Z, precision)
+    A, B = fast.points(X), fast.points(Z)
+    truth = fast.dense64(A, B)
+    a, b = plain.points(X), plain.points(Z)
+    if precision != "float32":  # both round features the same way, so that both see the same points
+        torch.testing.assert_close(plain.dense64(a, b), truth, rtol=1e-9, atol=1e-9)
+    allowed = 2 * error(plain.dense(a, b), plain.dense64(a, b)) + 1e-6
+    assert error(fast.dense(A, B), truth) <= allowed
+    w, g = rows(150, 3, 3), rows(70, 3, 4)
+    assert error(fast.matmul(A, B, w), truth @ w.double()) <= allowed
+    assert error(fast.rmatmul(A, B, g), truth.T @ g.double()) <= allowed
+    torch.testing.assert_close(fast.diagonal(A), plain.diagonal(a), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("d", [1, 5, 16, 33, 64, 90, 130, 200])
+@pytest.mark.parametrize("precision", ROUNDED)
+def test_any_number_of_features(d, precision):
+    X, Z, w = rows(33, d, 1), rows(70, d, 2), rows(70, 2, 3)
+    fast, _ = products(Gaussian(d**0.5), Z, precision)
+    A, B = fast.points(X), fast.points(Z)
+    truth = fast.dense64(A, B)
+    assert error(fast.dense(A, B), truth) < 3e-6
+    assert error(fast.matmul(A, B, w), truth @ w.double()) < 3e-6
+
+
+@pytest.mark.parametrize(("r", "t"), [(1, 1), (1, 200), (200, 1), (129, 257), (64, 64), (0, 5), (5, 0)])
+@pytest.mark.parametrize("c", [1, 10, 40, 130])
+def test_any_shape_and_number_of_outputs(r, t, c):
+    X, Z, w, g = rows(r, 8, 1), rows(max(t, 1), 8, 2)[:t], rows(t, c, 3), rows(r, c, 4)
+    fast, _ = products(Laplacian(3.0), rows(9, 8, 2), "float16", tile_bytes=4 * 150 * (t + 7))
+    A, B = fast.points(X), fast.points(Z)
+    truth = fast.dense64(A, B)
+    tolerance = {"rtol": 3e-6, "atol": 3e-6 * (1 + w.abs().sum().item() / c)}
+    torch.testing.assert_close(fast.matmul(A, B, w).double(), truth @ w.double(), **tolerance)
+    torch.testing.assert_close(fast.rmatmul(A, B, g).double(), truth.T @ g.double(), rtol=3e-6, atol=3e-6 * (1 + g.abs().sum().item() / c))
+    kept = fast.block(A, B, fast.room(r, t))
+    torch.testing.assert_close((kept @ w).double(), truth @ w.double(), **tolerance)
+    torch.testing.assert_close((kept.T @ g).double(), truth.T @ g.double(), rtol=3e-6, atol=3e-6 * (1 + g.abs().sum().item() / c))
+    torch.testing.assert_close(kept[:, :3].double(), truth[:, :3], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(2.0), Polynomial(2.0, degree=4), ArcCosine(1.0), Linear(0.01)], ids=repr)
+def test_a_kept_block_reads_like_the_recomputed_one(kernel):
+    X, Z = rows(100, 20, 1), rows(140, 20, 2)
+    fast, _ = products(kernel, Z, "float16")
+    A, B = fast.points(X), fast.points(Z)
+    w, g = rows(140, 3, 3), rows(100, 3, 4)
+    lazy, truth = fast.block(A, B, None), fast.dense64(A, B)
+    assert isinstance(lazy, Recomputed)
+    for order in ("product first", "transpose first", "slice first"):
+        kept = fast.block(A, B, fast.room(120, 200))  # room to spare, as for a short last batch
+        if order == "transpose first":
+            assert error(kept.T @ g, truth.T @ g.double()) < 3e-6
+        if order == "slice first":
+            assert error(kept[:, :50], truth[:, :50]) < 3e-6
+        assert error(kept @ w, truth @ w.double()) < 3e-6
+        assert error(kept.T @ g, lazy.T @ g) < 3e-6
+        assert error(kept[10:20, 5:50], lazy[10:20, 5:50]) < 3e-6
+
+
+@pytest.mark.parametrize("precision", ROUNDED)
+@pytest.mark.parametrize("d", [3, 48, 90, 784])
+def test_rows_that_coincide_are_at_distance_zero(precision, d):
+    X = rows(70, d, 1, offset=2.0)
+    fast, _ = products(Laplacian(d**0.5), X, precision)
+    A = fast.points(X)
+    diagonal = fast.dense(A, A).diagonal()
+    # numpy sums tiles of different shapes in different orders; tensor cores do not.
+    assert (diagonal == 1).all() if DEVICE.type == "cuda" else (diagonal > 1 - 1e-3).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e15])
+def test_features_of_any_size_survive_float16(size):
+    """A bandwidth in the data's own unit makes K the same whatever the unit; so must float16 features be."""
+    X, Z = rows(50, 10, 1), rows(60, 10, 2)
+    fast, plain = products(Gaussian(3.0 * size), Z * size, "float16")
+    expected, _ = products(Gaussian(3.0), Z, "float16")
+    for K in (fast, plain):
+        torch.testing.assert_close(K.dense(K.points(X * size), K.points(Z * size)), expected.dense(expected.points(X), expected.points(Z)),
+                                   rtol=1e-3, atol=1e-3)  # fmt: skip
+
+
+def test_a_row_beyond_float16_stays_finite():
+    Z = rows(60, 10, 2)
+    fast, plain = products(Laplacian(3.0), Z, "float16")
+    far = torch.full((1, 10), 1e9, device=DEVICE)
+    for K in (fast, plain):
+        assert (K.dense(K.points(far), K.points(Z)) == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-12, 1.0, 1e12, 1e30])
+def test_weights_of_any_size_keep_their_digits(size):
+    X, Z = rows(60, 10, 1), rows(200, 10, 2)
+    fast, _ = products(Laplacian(3.0), Z, "float16")
+    A, B = fast.points(X), fast.points(Z)
+    w = rows(200, 4, 3) * torch.tensor([size, size * 1e-3, 1.0, 0.0], device=DEVICE)
+    expected = fast.dense64(A, B) @ w.double()
+    got = fast.matmul(A, B, w).double()
+    for column in range(3):  # 20 bits: beside the largest weight of a column, not of all
+        assert error(got[:, column], expected[:, column]) < 2e-6 or size * 1e-3 < 1e-38
+    assert (got[:, 3] == 0).all()
+
+
+def test_weights_that_are_not_finite_are_not_hidden():
+    X, Z = rows(60, 10, 1), rows(200, 10, 2)
+    fast, _ = products(Laplacian(3.0), Z, "float16")
+    for bad in (float("nan"), float("inf")):
+        w = rows(200, 2, 3)
+        w[7, 0] = bad
+        out = fast.matmul(fast.points(X), fast.points(Z), w)
+        assert not torch.isfinite(out[:, 0]).any() and torch.isfinite(out[:, 1]).all()
+
+
+def test_small_kernel_values_keep_their_digits():
+    """Where every K is small, as far from all centers, two float16 parts must not lose it: abs 2^-39 beside K(x,x) = 1."""
+    Z = rows(200, 10, 2)
+    fast, _ = products(Laplacian(0.3), Z, "float16")
+    A, B = fast.points(rows(60, 10, 1)), fast.points(Z)
+    truth = fast.dense64(A, B)
+    assert truth.max() < 0.1 and truth.median() < 1e-5
+    w = torch.ones(200, 1, device=DEVICE)
+    torch.testing.assert_close(fast.matmul(A, B, w).double(), truth @ w.double(), rtol=2e-5, atol=1e-9)
+
+
+def test_the_same_bits_each_time():
+    X, Z, w = rows(200, 20, 1), rows(900, 20, 2), rows(900, 5, 3)
+    fast, _ = products(Matern(3.0, nu=2.5), Z, "float16")
+    A, B = fast.points(X), fast.points(Z)
+    assert all((fast.matmul(A, B, w) == fast.matmul(A, B, w)).all() for _ in range(3))
+
+
+def test_programs_fill_the_chip():
+    for row_tiles, col_tiles in [(9, 1024), (64, 1024), (1024, 9), (1, 1), (1, 7813), (7813, 1)]:
+        cut = fused.splits(row_tiles, col_tiles, 264)
+        each = -(-col_tiles // cut)
+        programs = row_tiles * -(-col_tiles // each)
+        longest = -(-programs // 264) * each
+        assert longest <= 1.1 * row_tiles * col_tiles / 264 + 2
