@@ -11,7 +11,15 @@ import torch
 from conftest import make_problem
 from kernelmill import InputError, kernels
 from kernelmill.distributed import Alone, run_threads
-from kernelmill.preconditioner import fresh_spectrum, measured_step, numerical_rank, precondition, printed_step, top_eigensystem
+from kernelmill.preconditioner import (
+    fresh_spectrum,
+    measured_step,
+    numerical_rank,
+    precondition,
+    printed_step,
+    subspace_iteration,
+    top_eigensystem,
+)
 from kernelmill.projection import JITTERS, NotPositiveDefinite, factor
 from kernelmill.solvers import Direct, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
 from kernelmill.solvers import setup as setup_room
@@ -122,11 +130,25 @@ def test_eigensystem_and_F():
     values, E = top_eigensystem(K, 10)
     assert values.shape == (11,) and E.shape == (60, 10) and (values[:-1] >= values[1:]).all()
     torch.testing.assert_close(K @ E, E * values[:10], rtol=1e-9, atol=1e-9)
-    pre = precondition(values, E, values[-1].item(), torch.float64)
+    pre = precondition(K, values, E, values[-1].item(), torch.float64)
     P = torch.eye(60, dtype=torch.float64) - pre.F @ pre.F.T @ K  # on K's own range: top eigenvalues come down to λ_{q+1}
     top = torch.linalg.eigvals(K @ P).real.max().item()
     assert top == pytest.approx(values[10].item(), rel=1e-6)
     torch.testing.assert_close(pre.KF, K @ pre.F, rtol=1e-9, atol=1e-9)
+
+
+def test_few_eigenvectors_of_a_large_subsample_are_as_good_as_all():
+    """Subspace iteration: the leading pairs are exact, and what it leaves of K is positive and no larger than the full system leaves."""
+    problem = make_problem(n=800, p=800, bandwidth=3.0)
+    K, q = problem.kernel(problem.X), 60
+    values, E = subspace_iteration(K, q)
+    exact, _ = top_eigensystem(K, q)
+    torch.testing.assert_close(E.T @ E, torch.eye(q, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(values[:30], exact[:30], rtol=1e-6, atol=0)
+    torch.testing.assert_close(values, exact, rtol=0.05, atol=0)
+    pre = precondition(K, values, E, values[-1].item(), torch.float64)
+    left = torch.linalg.eigvalsh(K - K @ pre.F @ pre.F.T @ K)
+    assert left.min() > -1e-8 and left.max() < 1.2 * exact[-1]
 
 
 def test_q_is_cut_at_the_numerical_rank():
@@ -134,7 +156,7 @@ def test_q_is_cut_at_the_numerical_rank():
     K = kernels.Linear()(X)  # rank 2
     values, E = top_eigensystem(K, 20)
     assert numerical_rank(values, torch.float64) == 2
-    pre = precondition(values, E, values[-1].item(), torch.float64)
+    pre = precondition(K, values, E, values[-1].item(), torch.float64)
     assert pre.q == 2 and torch.isfinite(pre.F).all()
 
 

@@ -42,11 +42,31 @@ class Spectrum:
     k: Tensor
 
 
+DENSE_ROWS = 4_000  # up to here all eigenvectors are computed; beyond, only those that are wanted
+
+
 def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
     """The q + 1 largest eigenvalues and q eigenvectors of a symmetric float64 matrix, largest first."""
+    if len(K_ss) > DENSE_ROWS and q + 1 <= len(K_ss) // 8:
+        return subspace_iteration(K_ss, q)
     values, vectors = torch.linalg.eigh((K_ss + K_ss.T) / 2)
     values, vectors = values.flip(0), vectors.flip(1)
     return values[: q + 1].clamp(min=0), vectors[:, :q]
+
+
+def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, Tensor]:
+    """The same by products with a block of 1.25·q vectors: matrix products instead of a full decomposition.
+
+    The last few vectors come out as mixtures of true ones. That is harmless: for any orthonormal V with VᵀKV = Λ the matrix VΛ⁻¹Vᵀ
+    stays below K⁻¹, so that the preconditioned kernel stays positive; what it is worth is then measured on fresh rows, as always.
+    """
+    generator = torch.Generator().manual_seed(0)
+    width = min(len(K_ss), q + q // 4 + 8)
+    V = torch.randn(len(K_ss), width, generator=generator, dtype=torch.float64).to(K_ss.device)
+    for _ in range(rounds):
+        V = torch.linalg.qr(K_ss @ (K_ss @ (K_ss @ V))).Q
+    values, turn = torch.linalg.eigh(V.T @ (K_ss @ V))
+    return values.flip(0)[: q + 1].clamp(min=0), V @ turn.flip(1)[:, :q]
 
 
 RANK_FLOOR = {torch.float32: 1e-6, torch.float64: 1e-12}  # eigenvalues below this share of the first are rounding
@@ -58,7 +78,7 @@ def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:
     return int((values > RANK_FLOOR[dtype] * values[0]).sum())
 
 
-def precondition(values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> Preconditioner:
+def precondition(K_ss: Tensor, values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> Preconditioner:
     """F for the level τ, from an eigensystem with one eigenvalue more than vectors. q is cut at the numerical rank, and τ
     has a floor: a kernel of low rank would otherwise be preconditioned down to its own rounding."""
     q = min(E.shape[1], numerical_rank(values, dtype))
@@ -66,13 +86,17 @@ def precondition(values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> P
     tau = max(tau, TAU_FLOOR[dtype] * values[0].item())
     D = ((1 - tau / top).clamp(min=0)) / top
     F = E[:, :q] * D.sqrt()
-    return Preconditioner(F.to(dtype), (F * top).to(dtype), values, tau)
+    return Preconditioner(F.to(dtype), (K_ss @ F).to(dtype), values, tau)
 
 
 def diagonal(K: KernelProduct, X: Points, K_Xs: Tensor, F: Tensor) -> Tensor:
     """k(x) = K(x,x) − ‖Fᵀ K(X_s,x)‖²: how far one unit of step moves a row's own prediction. Floored: rounding can pass zero."""
     k = K.diagonal(X)
-    explained = torch.linalg.vector_norm(K_Xs @ F, dim=1)
+    if k.is_cuda and k.dtype == torch.float32:
+        Q = K_Xs.bfloat16() @ F.bfloat16()  # it only limits steps: three digits are enough, and float32 would be a fifth of the epoch
+    else:
+        Q = K_Xs @ F
+    explained = torch.linalg.vector_norm(Q, dim=1, dtype=k.dtype)
     return torch.maximum(torch.addcmul(k, explained, explained, value=-1), 1e2 * torch.finfo(k.dtype).eps * k)
 
 
@@ -130,14 +154,15 @@ def build(
     K: KernelProduct, X_s: Points, q: int, fresh: tuple[Points, Tensor], generator: torch.Generator
 ) -> tuple[Preconditioner, Spectrum]:
     """The preconditioner of a subsample and what fresh rows say of it. `fresh`: rows of the data and their weights."""
-    values, E = top_eigensystem(K.dense64(X_s, X_s), q)
-    pre = precondition(values, E, values[-1].item(), K.dtype)
+    K_ss = K.dense64(X_s, X_s)
+    values, E = top_eigensystem(K_ss, q)
+    pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
     X, w = fresh
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     # Directions that the subsample claims to know better than fresh rows confirm are left partly in the tail; without this a
     # large q makes the preconditioned kernel smaller than its own noise, and training stalls silently.
     confirmed = len(X_s) * spectrum.lambda_top / 4
     if confirmed > pre.tau:
-        pre = precondition(values, E, confirmed, K.dtype)
+        pre = precondition(K_ss, values, E, confirmed, K.dtype)
         spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     return pre, spectrum

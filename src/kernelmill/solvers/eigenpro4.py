@@ -8,7 +8,6 @@ its new one (a control variate, `Anchor`), so that label noise no longer drives 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,7 +81,7 @@ class EigenPro4(Settings):
                     good = settled(state, setup, source, comm)
                 else:
                     eta = step_now(plan, state, anchored=anchor is not None)
-                    good = cycle(islice(batches or (), batches_now(plan, state)), state, anchor, setup, project, comm)
+                    good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
                 if not good:
                     last = trail.pop() if len(trail) > 1 else trail[0]
                     state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None
@@ -105,26 +104,8 @@ class EigenPro4(Settings):
         except KeyboardInterrupt:
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha)
-        if plan.projection == "carried" and not state.stopped:  # what is still carried is worth one more pass
-            theta, state.r = project(state.r)
-            state.alpha += theta
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
         return state
-
-
-SHORTEST = 8  # the last cycles of a run are cut down to T over this
-
-
-def batches_now(plan: Plan, state: State) -> int:
-    """Batches until the next projection: T, but towards the end of the run never more than half of what is left.
-
-    What a cycle learns outside the span of the centers is lost at its projection; later cycles make up for it, the last cannot.
-    """
-    T = plan.T or 1
-    if plan.recipe == "paper" or state.epoch + 1 < plan.epochs:
-        return T
-    left = math.ceil((plan.n - state.position) / (plan.m or 1))
-    return min(T, max(math.ceil(T / SHORTEST), math.ceil(left / 2)))
 
 
 def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> bool:
@@ -223,7 +204,8 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
             both = K_mZ.T @ torch.cat([step, g / plan.n], 1)
             h -= both[:, : plan.c]
             state.D_next += both[:, plan.c :]
-        seen.append((batch.rows, g))
+        if state.g_last is not None:
+            seen.append((batch.rows, g))
         tmp.append(X_m[mine], -step[mine])
         state.position += m
 
@@ -240,9 +222,9 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     expected = max(energy, state.energy * max(weight, room / 4))
     good = bool(torch.isfinite(alpha).all()) and loss <= MAX_GROWTH * expected
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
-    if good and state.g_last is not None:
+    if good:
         for rows, g in seen:
-            state.g_last[rows] = g
+            state.g_last[rows] = g  # type: ignore[index]
     return good
 
 

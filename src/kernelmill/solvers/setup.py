@@ -84,7 +84,8 @@ def measured(
     if plan.eta is None:
         pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator)
     else:  # a stored plan keeps its step: nothing is measured again
-        pre = precondition(*top_eigensystem(K.dense64(X_s, X_s), plan.q or 0), plan.tau or 0.0, K.dtype)
+        K_ss = K.dense64(X_s, X_s)
+        pre = precondition(K_ss, *top_eigensystem(K_ss, plan.q or 0), plan.tau or 0.0, K.dtype)
     M, k = on_centers(K, points, X_s, pre.F)
     if plan.eta is None:
         beta = max(spectrum.k.max().item(), gather(comm, k, 0, plan.p).max().item())
@@ -136,8 +137,9 @@ def printed(
 
 
 def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:
-    values, E = top_eigensystem(K.dense64(X_s, X_s), min(q, len(X_s) - 1))
-    pre = precondition(values, E, values[-1].item(), K.dtype)
+    K_ss = K.dense64(X_s, X_s)
+    values, E = top_eigensystem(K_ss, min(q, len(X_s) - 1))
+    pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
     step = printed_step(K.diagonal(X_s).max().item(), pre.tau, len(X_s), largest, m)
     return pre, step.eta, step.m
 
