@@ -17,24 +17,6 @@ import torch
 from augment import augment
 from common import fashion_mnist, show, teacher, write
 from gpu import measured_fit
-from kernelmill import projection
-
-TIMES: list[float] = []
-
-
-def timed_projections() -> None:
-    """Make every projection pass report its own seconds: it is synchronised, so this is for the share of the epoch only."""
-    call = projection.Pass.__call__
-
-    def timed(self, r):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = call(self, r)
-        torch.cuda.synchronize()
-        TIMES.append(time.perf_counter() - start)
-        return result
-
-    projection.Pass.__call__ = timed
 
 
 def main() -> None:
@@ -45,13 +27,14 @@ def main() -> None:
         sys.exit("bench_epoch.py needs a CUDA GPU.")
     wanted, rows = options.only.split(","), []
 
-    def run(task: str, X, y, X_test, y_test, warm_up: bool = True, **settings) -> None:
+    def run(task: str, X, y, X_test, y_test, warm_up: bool = True, **settings):
         cold = measured_fit(X, y, X_test, y_test, **settings)[0]["fit s"] if warm_up else None
-        best, _ = measured_fit(X, y, X_test, y_test, **settings)
+        best, model = measured_fit(X, y, X_test, y_test, **settings)
         row = {"task": task, **best, "compiling s": max(0.0, cold - best["fit s"]) if cold else None}
         rows.append(row)
         print(row, flush=True)
         write("epoch", rows)
+        return model
 
     if "teacher" in wanted:
         X, y = teacher(500_000, 0, "cuda")
@@ -73,25 +56,21 @@ def main() -> None:
         X, y = teacher(5_000_000, 0, "cuda")
         test = teacher(20_000, 99, "cuda")
         run("teacher", X, y, *test, warm_up="teacher" not in wanted, n_centers=131_072, bandwidth=10.0)
-        run("teacher", X, y, *test, warm_up=False, n_centers=1_000_000, bandwidth=10.0)
-        timed_projections()
-        row, model = measured_fit(X[:2_000_000], y[:2_000_000], *test, n_centers=1_000_000, bandwidth=10.0)
-        share = sum(TIMES) / row["fit s"]
-        print(f"share of the projections, n = 2 M, p = 1 M: {share:.3f} of {row['fit s']:.1f} s; one takes {sum(TIMES) / len(TIMES):.2f} s")
-        million = torch.cat([X[:1_000_000]])
+        model = run("teacher", X, y, *test, warm_up=False, n_centers=1_000_000, bandwidth=10.0)
+        million = X[:1_000_000].cpu()
         del X
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before, start = torch.cuda.memory_allocated(), time.perf_counter()
         with torch.no_grad():
-            model.model_(million.cpu())
+            model.model_(million)
         torch.cuda.synchronize()
         predict = {
             "rows": 1_000_000, "centers": 1_000_000, "seconds": time.perf_counter() - start,
             "peak GiB beyond the model": (torch.cuda.max_memory_allocated() - before) / 2**30,
         }  # fmt: skip
         print("predict, rows in host memory:", predict)
-        write("epoch", rows, projection={"n": 2_000_000, "p": 1_000_000, "share": share, "seconds": TIMES}, predict=predict)
+        write("epoch", rows, predict=predict)
     show(rows)
 
 

@@ -18,7 +18,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from kernelmill import Event, InputError, KernelClassifier, KernelRegressor
+from kernelmill import Event, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.kernels import Gaussian, Laplacian
 from kernelmill.solvers import Direct, EigenPro4
 
@@ -31,8 +31,8 @@ ITERATIVE = {"kernel": Laplacian(2.0), "solver": EigenPro4(), "n_centers": 100, 
 
 
 def test_defaults_give_a_good_model():
-    for load, bound in ((load_digits, 0.975), (load_breast_cancer, 0.95), (load_iris, 0.92)):
-        A, B, a, b = train_test_split(*load(return_X_y=True), random_state=0)
+    for read, bound in ((load_digits, 0.975), (load_breast_cancer, 0.95), (load_iris, 0.92)):
+        A, B, a, b = train_test_split(*read(return_X_y=True), random_state=0)
         assert KernelClassifier(random_state=0).fit(A, a).score(B, b) > bound
     A, B, a, b = train_test_split(*load_diabetes(return_X_y=True), random_state=0)
     assert KernelRegressor(random_state=0).fit(A, a).score(B, b) > 0.3
@@ -425,3 +425,43 @@ def test_frames_with_repeated_names_and_half_precision_targets():
     with pytest.raises((ValueError, TypeError)):
         KernelRegressor(**FAST).fit(pd.DataFrame({"a": ["x"] * 400}), y)
     KernelRegressor(**FAST).fit(torch.from_numpy(X), torch.from_numpy(y).bfloat16())
+
+
+def small():
+    X = np.random.default_rng(0).normal(size=(600, 4))
+    return X, np.sin(X[:, 0]) + X[:, 1] ** 2
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "tf32", "float32", "float64"])
+def test_every_precision_trains_and_is_kept_with_the_model(precision, tmp_path):
+    X, y = small()
+    model = KernelRegressor(**ITERATIVE, precision=precision).fit(X, y)
+    exact = KernelRegressor(**ITERATIVE, precision="float64").fit(X, y)
+    assert model.plan_.precision == model.model_.precision == precision
+    assert model.score(X, y) == pytest.approx(exact.score(X, y), abs=0.01)
+    model.save(tmp_path / "model")
+    back = load(tmp_path / "model")
+    assert back.model_.precision == precision
+    np.testing.assert_array_equal(back.predict(X), model.predict(X))
+
+
+def test_a_precision_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"precision='half'.*float16"):
+        KernelRegressor(precision="half").fit(*small())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_bad_values_are_found_in_every_precision(dtype, bad):
+    X, y = small()
+    X = X.astype(dtype)
+    X[17, 2] = bad
+    with pytest.raises(ValueError, match="1 values, in columns 2"):
+        KernelRegressor().fit(X, y)
+
+
+def test_labels_of_a_narrow_type_are_told_apart():
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    for y in (np.where(X[:, 0] > 0, 127, -128).astype(np.int8), np.where(X[:, 0] > 0, 255, 0).astype(np.uint8), X[:, 0] > 0):
+        model = KernelClassifier(kernel=Laplacian(2.0), ridge=0.1).fit(X, y)
+        assert model.classes_.dtype == y.dtype and (model.predict(X) == y).mean() > 0.95

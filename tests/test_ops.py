@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernelmill.kernels import Laplacian
-from kernelmill.ops import KernelProduct, Recomputed
+from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
+from kernelmill.ops.product import round_to_tf32
 from test_kernels import EVERY
 
 
@@ -55,3 +56,51 @@ def test_float64_of_rounded_features_is_what_eigensystems_see():
     K = make(Laplacian(2.0), torch.float32, 1 << 20)
     A = K.points(torch.randn(30, 6, dtype=torch.float64))
     torch.testing.assert_close(K.dense64(A, A), torch.exp(-torch.cdist(A.x.double(), A.x.double())), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision_rounds_features_and_nothing_else(precision):
+    """K is exact for the rounded points: positive semi-definite, symmetric, and as near to K of the true points as the rounding."""
+    X = torch.randn(200, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    origin, spread = frame(Laplacian(2.0), X)
+    K = KernelProduct(Laplacian(2.0), origin, precision, torch.device("cpu"), 1 << 20, spread)
+    A = K.points(X)
+    moved = {"float16": 2**-11, "bfloat16": 2**-8, "tf32": 2**-11, "float32": 2**-23, "float64": 2**-52}[precision]
+    true = (X - origin) / 2.0
+    assert ((A.x.double() - true).abs() <= moved * true.abs() + 1e-12).all()
+    assert precision == "float64" or not torch.equal(A.x.double(), true)
+    torch.testing.assert_close(K.dense(A, A).double(), K.dense64(A, A), rtol=0, atol=2e-3 if K.dtype == torch.float32 else 1e-6)
+    assert torch.linalg.eigvalsh(K.dense64(A, A)).min() > 0
+
+
+def test_tf32_rounds_to_ten_bits():
+    x = torch.tensor([1 + 2**-12, 1 + 3 * 2**-12, -1 - 2**-12, 5.0, 0.0])
+    assert round_to_tf32(x).tolist() == [1.0, 1 + 2**-10, -1.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_out_of_memory_halves_the_tile_and_goes_on(transposed, monkeypatch, caplog):
+    K = make(Laplacian(2.0), torch.float64, 1 << 20)
+    A, B = K.points(torch.randn(300, 6)), K.points(torch.randn(400, 6))
+    v = torch.randn(300 if transposed else 400, 2, dtype=torch.float64)
+    expected = K.rmatmul(A, B, v) if transposed else K.matmul(A, B, v)
+    evaluate = Laplacian.evaluate
+
+    def scarce(self, a, b, out=None):
+        if len(a) * len(b) * 8 > 200_000:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(self, a, b, out)
+
+    monkeypatch.setattr(Laplacian, "evaluate", scarce)
+    torch.testing.assert_close(K.rmatmul(A, B, v) if transposed else K.matmul(A, B, v), expected)
+    assert K.tile_bytes < 1 << 20 and "out of memory" in caplog.text
+    monkeypatch.setattr(Laplacian, "evaluate", lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+    with pytest.raises(torch.OutOfMemoryError):
+        K.matmul(A, B, torch.randn(400, 2, dtype=torch.float64))
+
+
+def test_frame_is_the_same_however_the_centers_are_shared():
+    Z = torch.randn(101, 6, dtype=torch.float64) * 3 + 5
+    origin, spread = frame(Laplacian(2.0), Z)
+    torch.testing.assert_close(origin, Z.mean(0))
+    assert spread == pytest.approx(((Z - Z.mean(0)) / 2).square().mean().sqrt().item(), rel=1e-6)

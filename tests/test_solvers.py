@@ -22,6 +22,7 @@ from kernelmill.preconditioner import (
 )
 from kernelmill.projection import JITTERS, NotPositiveDefinite, factor
 from kernelmill.solvers import Direct, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
+from kernelmill.solvers import eigenpro4 as ep4
 from kernelmill.solvers import setup as setup_room
 
 SMALL = {"n": 400, "p": 80}
@@ -238,3 +239,31 @@ def test_no_setting_diverges(kernel, bandwidth, sizes, dtype):
     f = problem.kernel(problem.X, problem.Z) @ state.alpha.double()
     assert (f - problem.Y).pow(2).mean() < 1.05 * problem.Y.pow(2).mean()
     assert np.isfinite(state.loss)
+
+
+def test_out_of_memory_in_a_cycle_goes_on_from_the_last_projection(problem, monkeypatch):
+    """Whatever runs out of memory in a cycle, the cycle is done again with less, and the weights are those of an undisturbed run."""
+    solver = EigenPro4(s=60, q=10, m=100, T=3, projection="carried")
+    expected, failures, events = problem.solve(solver), [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], []
+    cycle = ep4.cycle
+
+    def scarce(batches, state, anchor, setup, project, comm):
+        fail = failures.pop(0)
+        good = cycle(batches, state, anchor, setup, project, comm)
+        if fail:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return good
+
+    monkeypatch.setattr(ep4, "cycle", scarce)
+    got = problem.solve(solver, on_event=lambda event: bool(events.append(event.kind)))
+    assert events.count("less_memory") == 3 and not got.plan.keep_block and got.plan.tile_bytes < expected.plan.tile_bytes
+    torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
+
+
+def test_out_of_memory_for_good_is_said(problem, monkeypatch):
+    def never(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(ep4, "cycle", never)
+    with pytest.raises(torch.OutOfMemoryError, match="use fewer centers"):
+        problem.solve(EigenPro4(s=60, q=10))

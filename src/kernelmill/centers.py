@@ -13,8 +13,9 @@ WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]
 POOL = 4  # the greedy ways look at this many candidate rows for each center: their cost is p·pool kernel values a round
 
 
-def choose(how: str, K: KernelProduct, source: Source, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
-    """p distinct row numbers of the source. `labels` are class codes for "balanced"; None (a regression) makes that uniform."""
+def choose(how: str, K: KernelProduct | None, source: Source, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
+    """p distinct row numbers of the source. `labels` are class codes for "balanced"; None (a regression) makes that uniform. The ways
+    that look at distances need K."""
     n = source.n
     if how not in WAYS:
         raise one_of("centers", how, WAYS)
@@ -26,6 +27,7 @@ def choose(how: str, K: KernelProduct, source: Source, labels: Tensor | None, p:
     if how == "balanced":
         assert labels is not None
         return _balanced(labels, shuffled, p)
+    assert K is not None
     pool = shuffled[: min(n, max(POOL * p, 1000))]
     points = K.points(source.take(pool).X)
     picks = {"kmeans++": _kmeans_pp, "farthest": _farthest, "rpcholesky": _rp_cholesky}[how](K, points, p, generator)

@@ -22,6 +22,7 @@ PROJECTIONS = ["cholesky", "carried", "one_pass"]
 RECIPES = ["measured", "paper"]
 TILE_BYTES = 8 << 20  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
 GPU_TILE_BYTES = 256 << 20  # there is no such cache to stay in; launches are what a small tile would cost
+STACK_BYTES = 256 << 20  # matrices of the projection pass that are factored together
 PASS_ROWS = 512  # rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap factor
 
 
@@ -211,8 +212,8 @@ def period(plan: Plan) -> int:
     A cycle of L = T·m rows meets L/2 temporary centers a row. A pass over Z evaluates p²/2 kernel values once and uses them twice, at
     `uses` times the cost of an evaluation: L = p·√uses balances the two. A solve with a factor costs much less: shorter cycles pay.
     """
-    uses = 0.25 if plan.projection == "cholesky" else 1.0 if not plan.on_gpu else 1.5 if plan.keep_block else 2.0
-    cycles = max(1, round(plan.n / (plan.p * math.sqrt(uses))))
+    uses = 0.25 if plan.projection == "cholesky" else 1.0 if not plan.on_gpu else 1.6 if plan.keep_block else 2.0
+    cycles = max(1, math.ceil(plan.n / (plan.p * math.sqrt(uses))))
     return max(1, math.ceil(plan.n / cycles / (plan.m or 1)))
 
 
@@ -233,20 +234,22 @@ def peak_bytes(plan: Plan) -> int:
     m, m_Z = plan.m or min(p, 1024), plan.m_Z or pass_rows(plan)
     cycle = min(n, plan.T * m if plan.T else p)
     row = d * plan.feature_bytes + item
+    centers = p * (row + d * plan.x_bytes)
     copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2  # of (p, c): the state, its trail, h and what a step adds
-    held = p * (row + d * plan.x_bytes) + copies * p * c * item + p * q * item + n * c * item * plan.control_variate
+    held = centers + copies * p * c * item + p * q * item + n * c * item * plan.control_variate
+    factors = 0
     if plan.projection == "cholesky":
         held += 8 * p * p
+        factors = 8 * p * p  # K(Z,Z) beside its factor
     elif keeps_factors(plan):
         held += 8 * p * m_Z
-    setup = max(5 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s, 3 * plan.tile_bytes)
-    if plan.projection == "cholesky":
-        setup = max(setup, 8 * p * p)
+        factors = 3 * min(STACK_BYTES, 8 * p * m_Z)
+    eigensystem = max(3 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s)
     batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q))
     step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
     project = (m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0) + 3 * p * c * item
-    products = 2 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes  # weights in two parts, sums of programs; or tiles
-    return held + max(setup, step + products, project + products)
+    products = 3 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes  # weights in two parts, sums of programs; or tiles
+    return max(centers + eigensystem, held + max(factors, step + products, project + products))
 
 
 def keeps_factors(plan: Plan) -> bool:

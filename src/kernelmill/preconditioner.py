@@ -60,9 +60,8 @@ def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, T
     The last few vectors come out as mixtures of true ones. That is harmless: for any orthonormal V with VᵀKV = Λ the matrix VΛ⁻¹Vᵀ
     stays below K⁻¹, so that the preconditioned kernel stays positive; what it is worth is then measured on fresh rows, as always.
     """
-    generator = torch.Generator().manual_seed(0)
-    width = min(len(K_ss), q + q // 4 + 8)
-    V = torch.randn(len(K_ss), width, generator=generator, dtype=torch.float64).to(K_ss.device)
+    generator = torch.Generator(device=K_ss.device).manual_seed(0)
+    V = torch.randn(len(K_ss), min(len(K_ss), q + q // 4 + 8), generator=generator, dtype=torch.float64, device=K_ss.device)
     for _ in range(rounds):
         V = torch.linalg.qr(K_ss @ (K_ss @ (K_ss @ V))).Q
     values, turn = torch.linalg.eigh(V.T @ (K_ss @ V))

@@ -131,18 +131,20 @@ class KernelEstimator(BaseEstimator):
         kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, generator)
         kernel.validate(d)
         if warm is not None:
-            Z, order = warm.Z.cpu(), None
+            Z, order = warm.Z, None
         elif own is not None:
             order = torch.randperm(p, generator=generator)  # any first rows must be a random subsample; undone below
             Z = own[order]
         elif every_row and solver.name != "eigenpro4":
             Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
-            how = "uniform" if is_auto(self.centers) else self.centers
-            origin, spread = frame(kernel, source.take(torch.arange(min(n, 10_000))).X)
-            K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
+            how, K = "uniform" if is_auto(self.centers) else self.centers, None
+            if how not in ("uniform", "balanced"):
+                origin, spread = frame(kernel, source.take(torch.arange(min(n, 10_000))).X)
+                K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
             labels = labels if labels is None or keep is None else labels[keep]
             Z, order, every_row = source.take(centers_room.choose(how, K, source, labels, p, generator)).X, None, False
+        Z = Z.to(device)
 
         plan = solver.plan(
             Plan(
@@ -303,14 +305,15 @@ class KernelEstimator(BaseEstimator):
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
         _named_columns(X)
         X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
-        if not np.isfinite(np.sum(X, dtype=np.float64)) and not np.isfinite(X).all():
+        rows = torch.from_numpy(X if X.flags.writeable else X.copy())
+        if not np.isfinite(largest := largest_of(rows)):
             bad = np.flatnonzero(~np.isfinite(X).all(axis=0))
             names = getattr(self, "feature_names_in_", None)
             shown = ", ".join(repr(str(names[j])) if names is not None else str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
             count = int((~np.isfinite(X)).sum())
             raise InputError(f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or impute them first.")
-        too_large(X, "X")
-        return torch.from_numpy(X if X.flags.writeable else X.copy())
+        too_large(largest, X.dtype, "X")
+        return rows
 
     def _check_on_gpu(self, X: Tensor, reset: bool) -> Tensor:
         """The same checks for rows that are on a GPU already, where they stay."""
@@ -320,11 +323,9 @@ class KernelEstimator(BaseEstimator):
         elif X.shape[1] != self.n_features_in_:
             name = type(self).__name__
             raise InputError(f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input.")
-        low, high = (value.item() for value in torch.aminmax(X))
-        largest = max(abs(low), abs(high))
-        if not np.isfinite(largest):
+        if not np.isfinite(largest := largest_of(X)):
             raise InputError("Input X contains NaN or infinity; drop or impute those rows or columns first.")
-        too_large(np.asarray([largest], dtype=np.float64 if X.dtype == torch.float64 else np.float32), "X")
+        too_large(largest, np.dtype("float64" if X.dtype == torch.float64 else "float32"), "X")
         return X.contiguous()
 
     def _check_weight(self, sample_weight: Any, n: int) -> Tensor:
@@ -461,10 +462,23 @@ def checked_weights(w: Tensor, argument: str) -> Tensor:
     return w
 
 
-def too_large(values: np.ndarray, argument: str) -> None:
+def largest_of(X: Tensor) -> float:
+    """The largest |x|; NaN or infinity where there is one. One pass over X, with all cores, and no copy of it."""
+    if not X.numel():
+        return 0.0
+    if X.dtype in (torch.float16, torch.bfloat16) and not X.is_cuda:
+        # As whole numbers: without their sign bits, half-precision numbers are in the order of their bits, infinity and NaN last.
+        chunks = X.reshape(-1).view(torch.int16).split(1 << 24)
+        bits = max(int(torch.bitwise_and(chunk, 0x7FFF).amax()) for chunk in chunks)
+        return torch.tensor(bits, dtype=torch.int16).view(X.dtype).item()
+    low, high = torch.aminmax(X)
+    return max(abs(low.item()), abs(high.item()))
+
+
+def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
     """Refuse values whose squares overflow: distances and losses would be infinite."""
-    if values.size and float(np.abs(values).max()) > 1e-3 * float(np.finfo(max(values.dtype, np.dtype(np.float32))).max) ** 0.5:
-        raise InputError(f"{argument} has values up to {float(np.abs(values).max()):.1e}, whose squares overflow; rescale it first.")
+    if largest > 1e-3 * float(np.finfo(max(dtype, np.dtype(np.float32))).max) ** 0.5:
+        raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
 
 
 def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

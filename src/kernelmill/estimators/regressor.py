@@ -70,7 +70,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         check_consistent_length(np.empty(n), y)
-        too_large(y, "y")
+        too_large(float(np.abs(y).max()) if y.size else 0.0, y.dtype, "y")
         self.y_ndim_ = y.ndim
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         return torch.from_numpy(np.array(y.reshape(n, -1)))

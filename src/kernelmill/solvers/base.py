@@ -20,7 +20,7 @@ from ..planning import Plan
 
 @dataclass(frozen=True)
 class Event:
-    """Something a run reports: "start", "projection", "epoch", "step_back", "interrupted" or "end"."""
+    """Something a run reports: "start", "projection", "epoch", "step_back", "less_memory", "interrupted" or "end"."""
 
     kind: str
     epoch: int  # whole epochs done

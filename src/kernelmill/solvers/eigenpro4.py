@@ -24,7 +24,7 @@ from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
 from ..settings import Settings
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
-from .setup import Setup, measured, printed, step_now
+from .setup import Setup, leaner, measured, printed, step_now
 
 
 @dataclass(eq=False)
@@ -81,7 +81,13 @@ class EigenPro4(Settings):
                     good = settled(state, setup, source, comm)
                 else:
                     eta = step_now(plan, state, anchored=anchor is not None)
-                    good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
+                    try:
+                        good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
+                    except torch.OutOfMemoryError:
+                        setup, project = leaner(setup, project)
+                        state, batches = replace(trail[-1].copy(), plan=setup.plan), None
+                        report("less_memory", state.epoch, state.position, note="out of memory: this cycle again, with less of it")
+                        continue
                 if not good:
                     last = trail.pop() if len(trail) > 1 else trail[0]
                     state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..data import Source
 from ..distributed import Communicator, count, gather, shard
 from ..kernels import Kernel, Points
-from ..ops import KernelProduct, frame
-from ..planning import Plan, keeps_factors, with_step
+from ..ops import SMALLEST_TILE, KernelProduct, frame
+from ..planning import STACK_BYTES, Plan, keeps_factors, with_step
 from ..preconditioner import (
     ANCHORED_STEP,
     OVERSTEP,
@@ -109,7 +109,7 @@ def measured(
             plan = replace(plan, projection="carried")
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
     if keeps_factors(plan):
-        project = project.with_factors()
+        project = project.with_factors(STACK_BYTES)
     return Setup(K, points, X_s, pre, M, True, plan), forgetful(project) if plan.projection == "one_pass" else project
 
 
@@ -142,6 +142,19 @@ def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None)
     pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
     step = printed_step(K.diagonal(X_s).max().item(), pre.tau, len(X_s), largest, m)
     return pre, step.eta, step.m
+
+
+def leaner(setup: Setup, project: Projection) -> tuple[Setup, Projection]:
+    """The same run on less memory, after it ran out: nothing is kept between two uses, and tiles are half as large."""
+    plan, K = setup.plan, setup.K
+    if not plan.keep_block and K.tile_bytes <= SMALLEST_TILE:
+        raise torch.OutOfMemoryError(
+            f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, even in the smallest tiles; use fewer centers."
+        )
+    K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
+    if isinstance(project, Pass):
+        project = replace(project, keep=False)
+    return replace(setup, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes)), project
 
 
 def step_now(plan: Plan, state: State, anchored: bool = False) -> float:

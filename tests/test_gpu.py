@@ -1,0 +1,131 @@
+"""What only a CUDA GPU can show: fits and predictions there, their memory, their determinism and the absence of stalls."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from kernelmill import KernelClassifier, KernelRegressor, kernels, load
+from kernelmill.ops import PRECISIONS
+from kernelmill.solvers import EigenPro4
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
+
+
+def task(n=20_000, d=100, c=10, seed=0):
+    g = torch.Generator().manual_seed(7)
+    W, U = torch.randn(d, 64, generator=g) / d**0.5, torch.randn(64, c, generator=g)
+    X = torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+    return X, (torch.tanh(2 * X @ W) @ U).argmax(1)
+
+
+SETTINGS = dict(kernel=kernels.Laplacian(10.0), n_centers=4096, solver=EigenPro4(projection="carried"), epochs=1, ridge=0.0, random_state=0)
+
+
+def fit(X, y, **more):
+    return KernelClassifier(**{**SETTINGS, **more}).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return task()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_learns_what_the_cpu_learns(data, precision):
+    X, y = data
+    T, t = task(seed=1)
+    there, here = fit(X, y, precision=precision), fit(X, y, precision="float32", device="cpu")
+    scores = [(model.predict(T) == t).double().mean().item() for model in (there, here)]
+    assert there.plan_.device == "cuda" and scores[1] > 0.5
+    assert scores[0] > scores[1] - 0.01
+
+
+def test_auto_is_half_precision_for_long_rows_only(data):
+    X, y = data
+    assert fit(X, y).plan_.precision == "float16"
+    assert fit(X[:, :20].contiguous(), y).plan_.precision == "float32"
+
+
+def test_rows_in_host_memory_give_the_same_bits(data):
+    X, y = data
+    there, streamed = fit(X.cuda(), y), fit(X, y)
+    assert torch.equal(there.model_.alpha, streamed.model_.alpha)
+    assert fit(X, y, epochs=2).n_iter_ == 2  # copied whole where rows are read twice
+
+
+def test_the_same_seed_gives_the_same_bits(data):
+    X, y = (t.cuda() for t in data)
+    assert torch.equal(fit(X, y).model_.alpha, fit(X, y).model_.alpha)
+
+
+@pytest.mark.parametrize(("n", "d", "p", "c"), [(100_000, 256, 40_000, 10), (60_000, 900, 60_000, 3), (60_000, 64, 30_000, 100)])
+def test_the_peak_is_what_the_plan_said(n, d, p, c):
+    X, y = (t.cuda() for t in task(n, d, c))
+    fit(X[:20_000], y[:20_000])  # libraries take their workspaces once
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model = fit(X, y, n_centers=p)
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak == pytest.approx(model.plan_.bytes, rel=0.15)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    model.predict(X.cpu())
+    assert torch.cuda.max_memory_allocated() - before < model.plan_.bytes
+
+
+def test_out_of_memory_makes_tiles_smaller_and_loses_nothing(data):
+    X, y = (t.cuda() for t in data)
+    whole = fit(X, y, precision="float64")
+    events = []
+    wide = {**SETTINGS, "solver": EigenPro4(projection="carried", m=2048), "precision": "float64", "memory_budget": "60GB"}
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    try:
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 150 * 2**20) / total)
+        model = KernelClassifier(**wide, callbacks=lambda event: events.append(event.kind) and False).fit(X, y)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert events[-1] == "end"
+    T, t = task(seed=1)
+    score = [(m.predict(T) == t).double().mean().item() for m in (model, whole)]
+    assert score[0] > score[1] - 0.02
+
+
+def test_the_loop_does_not_wait_for_the_device(data):
+    """Synchronisations are counted: a few per cycle, whatever the number of steps in it."""
+    X, y = (t.cuda() for t in data)
+
+    def waits(m):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                fit(X, y, solver=EigenPro4(projection="carried", m=m, T=4096 // m))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(w.message) for w in caught)
+
+    assert waits(128) <= waits(1024) + 5
+
+
+def test_a_model_moves_between_devices(data, tmp_path):
+    X, y = data
+    model = fit(X, y)
+    expected = model.decision_function(X[:500].numpy())
+    model.save(tmp_path / "model")
+    back = load(tmp_path / "model")
+    assert back.model_.alpha.device.type == "cpu" and back.model_.precision == "float16"
+    np.testing.assert_allclose(back.decision_function(X[:500].numpy()), expected, atol=2e-4)
+    back.model_.to("cuda")
+    np.testing.assert_allclose(back.decision_function(X[:500].numpy()), expected, atol=2e-5)
+
+
+def test_many_outputs(data):
+    X, _ = data
+    Y = torch.sin(X[:, :1] @ torch.randn(1, 300, generator=torch.Generator().manual_seed(0)))
+    model = KernelRegressor(**SETTINGS).fit(X, Y)
+    here = KernelRegressor(**SETTINGS, device="cpu", precision="float32").fit(X, Y)
+    assert model.score(X.numpy(), Y.numpy()) == pytest.approx(here.score(X.numpy(), Y.numpy()), abs=0.01)
