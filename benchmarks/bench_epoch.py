@@ -40,7 +40,6 @@ def main() -> None:
         X, y = teacher(500_000, 0, "cuda")
         test = teacher(20_000, 99, "cuda")
         run("teacher", X, y, *test, n_centers=131_072, bandwidth=10.0)
-        run("teacher, again", X, y, *test, warm_up=False, n_centers=131_072, bandwidth=10.0)
         if "host" in wanted:
             host = X.cpu()
             run("teacher, X in host memory", host, y, *test, n_centers=131_072, bandwidth=10.0)

@@ -207,9 +207,9 @@ def _exponent(largest):
 
 
 @triton.jit
-def _split_weights(w_ptr, largest_ptr, out_ptr, back_ptr, N, c, STACKED: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr):
-    rows, outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, C)
-    inside = rows[:, None] < N
+def _split_weights(w_ptr, largest_ptr, out_ptr, back_ptr, N, c, C, STACKED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    rows, outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = (rows[:, None] < N) & (outputs[None, :] < C)
     w = tl.load(w_ptr + rows[:, None].to(tl.int64) * c + outputs[None, :], mask=inside & (outputs[None, :] < c), other=0.0)
     exponent = _exponent(tl.load(largest_ptr + outputs, mask=outputs < c, other=0.0))
     w = w * tl.exp2(-exponent)[None, :]
@@ -336,9 +336,15 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     largest = torch.linalg.vector_norm(w, torch.inf, dim=0)
     parts = torch.empty((1 + stacked) * len(w), 2 * C, dtype=torch.float16, device=w.device)
     back = torch.empty_like(largest)
-    BLOCK = max(1, 4096 // C)
-    _split_weights[(triton.cdiv(len(w), BLOCK),)](w, largest, parts, back, len(w), w.shape[1], STACKED=stacked, BLOCK=BLOCK, C=C)
+    WIDTH = min(64, triton.next_power_of_2(C))
+    grid = triton.cdiv(len(w), 4096 // WIDTH), triton.cdiv(C, WIDTH)
+    _split_weights[grid](w, largest, parts, back, len(w), w.shape[1], C, STACKED=stacked, BLOCK=4096 // WIDTH, WIDTH=WIDTH)
     return parts, back
+
+
+def _padded(c: int) -> int:
+    """Columns of a matrix product: multiples of 16, what tensor cores take."""
+    return -(-c // 16) * 16
 
 
 def _launch(
@@ -424,7 +430,7 @@ class Halves:
         """Kᵀ @ g in one product: both parts of K, one below the other, against [g_high, g_low] below which stand [g_high, 0]."""
         if not self._filled:
             self._fill(None)
-        c, C = g.shape[1], max(16, triton.next_power_of_2(g.shape[1]))
+        c, C = g.shape[1], _padded(g.shape[1])
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(g if root_a is None else root_a[:, None] * g, C, stacked=True)
         both = _mm(self._parts.view(len(parts), -1).T, parts)[: len(self._B)]
@@ -436,7 +442,7 @@ class Halves:
         return Transposed(self)
 
     def _product(self, w: Tensor) -> Tensor:
-        c, C = w.shape[1], max(16, triton.next_power_of_2(w.shape[1]))
+        c, C = w.shape[1], _padded(w.shape[1])
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(w if root_b is None else root_b[:, None] * w, C)
         out = torch.zeros(len(self._A), c, dtype=torch.float32, device=w.device)
@@ -465,7 +471,7 @@ class Transposed:
         return self._K.rmatmul(g)
 
 
-RUN = 4096  # columns that one matrix product of `Halves` adds up; tensor cores cut off what they add, so longer sums are made of several
+RUN = 4096  # columns that one matrix product adds up where there are many outputs: tensor cores cut off what they add, additions round
 
 
 def _mm(a: Tensor, b: Tensor) -> Tensor:

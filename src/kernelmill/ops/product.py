@@ -152,11 +152,12 @@ class KernelProduct:
     def _matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
         if self._form is not None:  # more outputs than fit the chip: K in two halves, tile by tile
-            step = min(len(A), max(128, self.tile_bytes // (4 * (len(B) + 7))))
-            room = torch.empty(step * (len(B) + 7), dtype=torch.float32, device=v.device)
-            for i in range(0, len(A), max(1, step)):
-                rows = slice(i, i + step)
-                out[rows] = fused.Halves(self._form, A[rows], B, room) @ v if len(B) else 0
+            wide = fused.RUN
+            high = max(128, self.tile_bytes // (4 * wide))
+            room = torch.empty(min(len(A), high) * (min(len(B), wide) + 7), dtype=torch.float32, device=v.device)
+            for i in range(0, len(A), high):
+                for j in range(0, len(B), wide):
+                    out[i : i + high] += fused.Halves(self._form, A[i : i + high], B[j : j + wide], room) @ v[j : j + wide]
             return out
         for rows, cols, tile in self._tiles_evaluated(A, B):
             out[rows].addmm_(tile, v[cols])
