@@ -22,12 +22,12 @@ from kernelmill.solvers import EigenPro4
 
 def evaluations(kernel, X, Z) -> list[float]:
     """Seconds to evaluate K(X, Z) once, tile by tile, holding nothing: three times."""
-    K = KernelProduct(kernel, Z.double().mean(0), torch.float32, torch.device("cpu"), TILE_BYTES)
+    K = KernelProduct(kernel, Z.double().mean(0), "float32", torch.device("cpu"), TILE_BYTES)
     A, B, times = K.points(X), K.points(Z), []
     for _ in range(3):
         start = time.perf_counter()
-        for rows in K.tiles(len(X), len(Z)):
-            kernel.evaluate(A[rows], B)
+        for rows, cols in K.tiles(len(X), len(Z)):
+            kernel.evaluate(A[rows], B[cols])
         times.append(time.perf_counter() - start)
     return times
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import torch
 
@@ -18,23 +16,6 @@ from kernelmill.ops import PRECISIONS
 from kernelmill.solvers import EigenPro4
 
 
-def rows_of(bandwidth: float, n: int, p: int) -> list[dict]:
-    """All precisions and q at one bandwidth."""
-    X, y = teacher(n, 0, "cuda")
-    test = teacher(20_000, 99, "cuda")
-    X, rows = X.float(), []
-    for q in (100, 500, 2000):
-        row: dict = {"bandwidth": bandwidth, "q": q}
-        for precision in PRECISIONS:
-            solver = EigenPro4(s=max(4000, 2 * q), q=q, projection="carried")
-            got, model = measured_fit(X, y, *test, n_centers=p, bandwidth=bandwidth, precision=precision, solver=solver)
-            row[precision] = got["accuracy"] if torch.isfinite(model.model_.alpha).all() else float("nan")
-        row["worst below float32"] = max(row["float32"] - row[precision] for precision in PRECISIONS)
-        rows.append(row)
-        print(row, flush=True)
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
@@ -42,12 +23,21 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench_precision.py needs a CUDA GPU.")
-    # A process for each bandwidth: accuracy is what counts here, and the GPU has room for four.
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(rows_of, bandwidth, options.rows, options.centers) for bandwidth in (1.0, 5.0, 20.0, 100.0)]
-        rows = [row for job in jobs for row in job.result()]
+    X, y = teacher(options.rows, 0, "cuda")
+    test = teacher(20_000, 99, "cuda")
+    X, rows = X.float(), []
+    for bandwidth in (1.0, 5.0, 20.0, 100.0):
+        for q in (100, 500, 2000):
+            row: dict = {"bandwidth": bandwidth, "q": q}
+            for precision in PRECISIONS:
+                solver = EigenPro4(s=max(4000, 2 * q), q=q, projection="carried")
+                got, model = measured_fit(X, y, *test, n_centers=options.centers, bandwidth=bandwidth, precision=precision, solver=solver)
+                row[precision] = got["accuracy"] if torch.isfinite(model.model_.alpha).all() else float("nan")
+            row["worst below float32"] = max(row["float32"] - row[precision] for precision in PRECISIONS)
+            rows.append(row)
+            print(row, flush=True)
+            write("precision", rows, n=options.rows, p=options.centers)
     show(rows)
-    write("precision", rows, n=options.rows, p=options.centers)
 
 
 if __name__ == "__main__":

@@ -73,9 +73,11 @@ def peak_mib() -> float:
 
 def machine() -> dict:
     cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip() or os.environ.get("KERNELMILL_COMMIT", "")
+    # A copy of the tree on another machine may have an old repository, or none: what is said counts first.
+    commit = os.environ.get("KERNELMILL_COMMIT")
+    if not commit:
+        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        commit = done.stdout.strip()
     return {
         "commit": commit, "time": time.strftime("%Y-%m-%d"), "cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "python": platform.python_version(),

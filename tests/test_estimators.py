@@ -465,3 +465,34 @@ def test_labels_of_a_narrow_type_are_told_apart():
     for y in (np.where(X[:, 0] > 0, 127, -128).astype(np.int8), np.where(X[:, 0] > 0, 255, 0).astype(np.uint8), X[:, 0] > 0):
         model = KernelClassifier(kernel=Laplacian(2.0), ridge=0.1).fit(X, y)
         assert model.classes_.dtype == y.dtype and (model.predict(X) == y).mean() > 0.95
+
+
+def test_a_kernel_function_is_as_good_on_float32_as_on_float64():
+    X, y = small()
+    function = lambda a, b: torch.exp(-torch.cdist(a, b) / 2)  # noqa: E731
+    settings = {"kernel": function, "solver": EigenPro4(), "n_centers": 100, "epochs": 3, "random_state": 0}
+    scores = [KernelRegressor(**settings).fit(X.astype(dtype), y).score(X, y) for dtype in (np.float32, np.float64)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.01)
+
+
+def test_pickling_after_a_prediction():
+    X, y = small()
+    model = KernelRegressor(**ITERATIVE).fit(X, y)
+    expected = model.predict(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), expected)
+
+
+def test_rows_of_weight_zero_do_not_touch_the_calibration():
+    X = np.random.default_rng(0).normal(size=(12_000, 3))
+    y = (X[:, 0] + np.random.default_rng(1).normal(size=12_000) > 0).astype(int)
+    w = np.ones(12_000)
+    w[::10] = 0
+    settings = {"kernel": Laplacian(2.0), "n_centers": 200, "solver": EigenPro4(), "validation_fraction": 0.0, "random_state": 0}
+    weighted, left_out = KernelClassifier(**settings).fit(X, y, w), KernelClassifier(**settings).fit(X[w > 0], y[w > 0])
+    assert weighted.temperature_ == pytest.approx(left_out.temperature_, rel=0.2)
+
+
+def test_a_module_cast_too_far_says_so():
+    model = KernelRegressor(**ITERATIVE).fit(*small()).model_.half()
+    with pytest.raises(InputError, match=r"cast to torch\.float16"):
+        model(torch.zeros(2, 4))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelmill.kernels import Laplacian
+from kernelmill.kernels import Custom, Laplacian
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
 from kernelmill.ops.product import round_to_tf32
 from test_kernels import EVERY
@@ -99,8 +99,12 @@ def test_out_of_memory_halves_the_tile_and_goes_on(transposed, monkeypatch, capl
         K.matmul(A, B, torch.randn(400, 2, dtype=torch.float64))
 
 
-def test_frame_is_the_same_however_the_centers_are_shared():
+def test_frame_is_the_mean_and_the_spread_and_leaves_the_centers_alone():
     Z = torch.randn(101, 6, dtype=torch.float64) * 3 + 5
     origin, spread = frame(Laplacian(2.0), Z)
     torch.testing.assert_close(origin, Z.mean(0))
+    own = Custom(lambda a, b: a @ b.T)
+    single = Z.float()
+    frame(own, single)
+    assert torch.equal(single, Z.float())
     assert spread == pytest.approx(((Z - Z.mean(0)) / 2).square().mean().sqrt().item(), rel=1e-6)

@@ -59,8 +59,22 @@ def test_importing_is_quiet_and_sets_nothing_global():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_it_runs_without_triton():
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import numpy, kernelmill\n"
+        "from kernelmill.ops.product import fused\n"
+        "assert fused is None\n"
+        "X = numpy.random.default_rng(0).normal(size=(300, 3))\n"
+        "model = kernelmill.KernelRegressor(solver='eigenpro4', n_centers=50).fit(X, X[:, 0])\n"
+        "assert model.score(X, X[:, 0]) > 0.9\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_pages_that_are_promised_exist():
-    for page in ("NOTATION.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/algorithm.md"):
+    for page in ("NOTATION.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/algorithm.md", "docs/gpu.md"):
         assert (ROOT / page).stat().st_size > 500
     notation = (ROOT / "NOTATION.md").read_text()
     for born in set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", notation)):

@@ -99,7 +99,7 @@ def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -
         block.diagonal().add_(1e-10 * residual.sum() / len(residual) + 1e-14)
         L, info = torch.linalg.cholesky_ex(block)
         if info.item():  # near-duplicates within the block: take them without credit
-            L = torch.linalg.cholesky(block + 1e-6 * block.diagonal().max() * torch.eye(len(block), dtype=block.dtype))
+            L = torch.linalg.cholesky(block + 1e-6 * block.diagonal().max() * torch.eye(len(block), dtype=block.dtype, device=block.device))
         G[:, done : done + size] = torch.linalg.solve_triangular(L, columns.T, upper=False).T
         residual = (residual - (G[:, done : done + size] ** 2).sum(1)).clamp_(min=0)
         picks = torch.cat([picks, new])

@@ -65,8 +65,9 @@ class ArraySource:
     ):
         self._X, self._seed, self._device = X, seed, torch.device(device)
         self._y, self._mean = y.to(X.device), mean.to(X.device)
-        # Targets of a class code, less their mean: one row each.
-        self._targets = torch.eye(len(mean), dtype=mean.dtype, device=X.device) - self._mean if y.ndim == 1 else None
+        # Targets of a class code, less their mean: one row each, while that table is small.
+        few = y.ndim == 1 and len(mean) <= 2048
+        self._targets = torch.eye(len(mean), dtype=mean.dtype, device=X.device) - self._mean if few else None
         self._w = None if w is None else w.to(X.device)
         self._keep = None if keep is None else keep.to(X.device)
         self.n, self.d, self.c = len(X) if keep is None else len(keep), X.shape[1], len(mean)
@@ -79,7 +80,10 @@ class ArraySource:
         at = rows if self._keep is None else self._keep[rows]
         X = torch.index_select(self._X, 0, at, out=torch.empty(len(at), self.d, dtype=self._X.dtype, pin_memory=True) if pin else None)
         y = self._y[at]
-        Y = y.to(self._mean.dtype) - self._mean if self._targets is None else self._targets[y]
+        if self._targets is not None:
+            Y = self._targets[y]
+        else:
+            Y = (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self._mean.dtype) - self._mean
         w = torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
         return Batch(rows, X, Y, w)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import KernelProduct, frame
 from .planning import GPU_TILE_BYTES, TILE_BYTES
@@ -34,6 +35,10 @@ class KernelModel(nn.Module):
         self.register_buffer("intercept", intercept)
         self._prepared: tuple[KernelProduct, Points] | None = None
 
+    def __getstate__(self) -> dict:
+        """Without what is derived: it holds functions, and is made again where it is needed."""
+        return {**self.__dict__, "_prepared": None}
+
     @property
     def n_centers(self) -> int:
         return len(self.Z)
@@ -45,7 +50,11 @@ class KernelModel(nn.Module):
             origin, spread = frame(self.kernel, self.Z)
             tile = self.tile_bytes or (GPU_TILE_BYTES if device.type == "cuda" else TILE_BYTES)
             # A module may be cast: `model.float()` computes in float32 from then on.
-            cast = {torch.float64: "float64", torch.float32: "float32"}[dtype]
+            cast = {torch.float64: "float64", torch.float32: "float32"}.get(dtype)
+            if cast is None:
+                raise InputError(
+                    f"the model's weights were cast to {dtype}, expected float32 or float64: use precision='float16' to round features."
+                )
             precision = cast if "float64" in (self.precision, cast) else self.precision
             K = KernelProduct(self.kernel, origin, precision, device, tile, spread)
             self._prepared = K, K.points(self.Z)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .errors import InputError, one_of
+from .ops import on_chip
 from .preconditioner import FRESH_ROWS
 
 PROJECTIONS = ["cholesky", "carried", "one_pass"]
@@ -95,7 +96,11 @@ class Plan:
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
     if memory_budget is None or memory_budget == "auto":
-        return int(0.85 * torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else int(0.7 * free_bytes())
+        if not device.startswith("cuda"):
+            return int(0.7 * free_bytes())
+        # Memory that torch keeps for later use is free for this run.
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(0.85 * (torch.cuda.mem_get_info(device)[0] + cached))
     if isinstance(memory_budget, str):
         units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
         text = memory_budget.strip().lower()
@@ -227,7 +232,7 @@ def keeping_pays(plan: Plan) -> bool:
     count three times. More outputs than fit the chip go through memory anyway.
     """
     features = plan.d * {"float32": 3, "tf32": 2}.get(plan.precision, 1)
-    return not plan.on_gpu or plan.precision == "float64" or features >= 400 or plan.c > (64 if features <= 128 else 16)
+    return not plan.on_gpu or plan.precision == "float64" or features >= 400 or plan.c > on_chip(plan.precision, plan.d)
 
 
 def peak_bytes(plan: Plan) -> int:

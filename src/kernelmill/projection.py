@@ -171,6 +171,7 @@ class Pass:
         return delta, r - MF @ V
 
     def factor_of(self, Z_j: Points) -> Factor:
+        """Waits for the device, to see whether the factor exists: where factors are kept, only once in a run."""
         return factor(self.K.dense64(Z_j, Z_j), self.K.dtype)
 
     def with_factors(self, stack_bytes: int) -> Pass:
@@ -193,11 +194,12 @@ class Pass:
         return replace(self, factors=factors)
 
 
-def forgetful(project: Projection) -> Projection:
+@dataclass(frozen=True)
+class Forgetful:
     """The paper's projection: what one pass does not reach is lost."""
 
-    def once(r: Tensor) -> tuple[Tensor, Tensor]:
-        theta, _ = project(r)
-        return theta, torch.zeros_like(r)
+    project: Projection
 
-    return once
+    def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        theta, _ = self.project(r)
+        return theta, torch.zeros_like(r)

@@ -25,7 +25,7 @@ from ..distributed import Alone
 from ..errors import InputError, InputTypeError, one_of
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
-from ..ops import PRECISIONS, KernelProduct, frame
+from ..ops import PRECISIONS, KernelProduct, frame, fuses
 from ..planning import Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
 from ..solvers import Event
 
@@ -106,15 +106,18 @@ class KernelEstimator(BaseEstimator):
         keep: the numbers of the rows to train on, all where it is None."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
-        precision, device = self._precision(X), self._device()
+        device = self._device(X)
+        if X.is_cuda and X.device != torch.empty(0, device=device).device:
+            X = X.to(device)
         budget = parse_bytes(self.memory_budget, device)
         tile = tile_bytes(budget, device)
         scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
         w = w / scale
         epochs = self._epochs(len(X) if keep is None else len(keep))
-        if device.startswith("cuda") and not X.is_cuda and epochs > 1 and X.nbytes <= budget // 3:
+        size = X.nbytes + y.nbytes
+        if device.startswith("cuda") and not X.is_cuda and epochs > 1 and size <= budget // 3:
             # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
-            X, budget = X.to(device), budget - X.nbytes
+            X, y, budget = X.to(device), y.to(device), budget - size
         source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
         n, d = source.n, source.d
         warm = self._warm(d, len(mean))
@@ -130,6 +133,7 @@ class KernelEstimator(BaseEstimator):
 
         kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, generator)
         kernel.validate(d)
+        precision = self._precision(X, kernel, device)
         if warm is not None:
             Z, order = warm.Z, None
         elif own is not None:
@@ -237,20 +241,22 @@ class KernelEstimator(BaseEstimator):
         choice = tuning.tune(kernel, ridge, sample)
         return choice.kernel, choice.ridge
 
-    def _precision(self, X: Tensor) -> str:
+    def _precision(self, X: Tensor, kernel: Kernel, device: str) -> str:
         if is_auto(self.precision):
-            if self._device() == "cpu":
+            if device == "cpu":
                 return "float64" if X.dtype == torch.float64 else "float32"
-            # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it, long rows do and have digits to
-            # spare: rounding moves every feature by 1/4096 of itself at most, the same way in training and in prediction.
-            return "float16" if X.shape[1] > 64 or X.dtype.itemsize == 2 else "float32"
+            # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to
+            # spare: rounding moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in
+            # prediction. Kernels that cannot be measured from a mean, or have no fused form, keep float32.
+            half = X.dtype.itemsize == 2 or (X.shape[1] > 64 and kernel.translation_invariant)
+            return "float16" if fuses(kernel) and half else "float32"
         if self.precision not in PRECISIONS:
             raise one_of("precision", self.precision, ["auto", *PRECISIONS])
         return self.precision
 
-    def _device(self) -> str:
+    def _device(self, X: Tensor) -> str:
         if is_auto(self.device):
-            return "cuda" if torch.cuda.is_available() else "cpu"
+            return str(X.device) if X.is_cuda else "cuda" if torch.cuda.is_available() else "cpu"
         try:
             device = torch.device(self.device)
         except (RuntimeError, TypeError):
@@ -486,7 +492,8 @@ def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     singular, leaving one out leaves out its copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone."""
     keep = w > 0
     X, Y, w = X[keep], Y[keep], w[keep]
-    unique, inverse = np.unique(X.cpu().numpy(), axis=0, return_inverse=True)
+    X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
+    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
     group = torch.from_numpy(np.asarray(inverse).reshape(-1))
     weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
     total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())

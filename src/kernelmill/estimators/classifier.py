@@ -126,7 +126,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 values = self.model_(held[0]).cpu().double()
             return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
-            some = torch.randperm(len(X), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]
+            rows = torch.nonzero(w > 0)[:, 0]
+            some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]]
             X, Y, w = X[some.to(X.device)], Y[some], w[some]
         targets = Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double()
         centered = targets - self.model_.intercept.cpu().double()

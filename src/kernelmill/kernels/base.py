@@ -27,10 +27,6 @@ class Points:
     def __getitem__(self, rows) -> Points:
         return Points(self.x[rows], self.sq[rows])
 
-    @staticmethod
-    def cat(parts: list[Points]) -> Points:
-        return Points(torch.cat([a.x for a in parts]), torch.cat([a.sq for a in parts]))
-
 
 def shrunk_norms(x: Tensor) -> Tensor:
     """Squared norms, smaller by what rounding may do to ‖a‖² + ‖b‖² − 2a·b: coincident rows get r² ≤ 0, which is then clamped.

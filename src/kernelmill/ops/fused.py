@@ -4,225 +4,32 @@ A program owns BM rows of A and a run of column tiles of B. For each tile the te
 into K in registers, and K, split into two float16 parts, is multiplied by the weights, split likewise: 22 bits each, where one TF32
 product would round K to 11. Kᵀ @ g is K(B, A) @ g. Programs' sums are added in a fixed order: a product gives the same bits each time.
 
-The plain version of all this is `KernelProduct` without this file (product.py); tests/test_fused.py ties the two, on a GPU and, without
-one, in Triton's interpreter. docs/gpu.md has the measurements behind the constants.
+The kernels themselves are in triton_kernels.py. The plain version of all this is `KernelProduct` without this file (product.py);
+tests/test_fused.py ties the two, on a GPU and, without one, in Triton's interpreter. docs/gpu.md has the measurements behind the
+constants.
 """
 
 from __future__ import annotations
 
+import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..kernels import NAMED, Kernel, Points, Radial
+from .triton_kernels import SHIFT, block_product, norms, split_columns
 
-SHIFT = tl.constexpr(15)  # K ≤ 1 is held 2^15 times larger when it is split: both float16 parts then keep their digits down to K = 2^-17
-LOG2E = tl.constexpr(1.4426950408889634)
-PI = tl.constexpr(3.141592653589793)
+log = logging.getLogger("kernelmill")
 
-
-@triton.jit
-def _acos(x):
-    a = tl.abs(x)
-    large = a > 0.5
-    z = tl.where(large, 0.5 * (1 - a), a * a)
-    s = tl.where(large, tl.sqrt(z), a)
-    series = (((4.2163199048e-2 * z + 2.4181311049e-2) * z + 4.5470025998e-2) * z + 7.4953002686e-2) * z + 1.6666752422e-1
-    arcsine = series * z * s + s
-    angle = tl.where(large, 2 * arcsine, PI / 2 - arcsine)
-    return tl.where(x < 0, PI - angle, angle)
-
-
-@triton.jit
-def _relu_step(cos):
-    kappa0 = 1 - _acos(cos) / PI
-    return kappa0, tl.sqrt(tl.maximum(1 - cos * cos, 0.0)) / PI + cos * kappa0
-
-
-@triton.jit
-def _values(dot, sq_a, sq_b, unit, number, shift, PROFILE: tl.constexpr, ORDER: tl.constexpr):
-    """2^shift · K from dot products and squared norms of features; `unit` takes squares of features to squares of bandwidths."""
-    grown = tl.exp2(shift)
-    if PROFILE == "linear":
-        return dot * (unit * grown)
-    if PROFILE == "polynomial":
-        base = dot * unit + number
-        power = base * grown
-        for _ in tl.static_range(ORDER - 1):
-            power *= base
-        return power
-    if PROFILE == "arc_cosine" or PROFILE == "relu_ntk":
-        norms = tl.sqrt(sq_a)[:, None] * tl.sqrt(sq_b)[None, :]
-        cos = tl.minimum(tl.maximum(dot / tl.maximum(norms, 1e-37), -1.0), 1.0)
-        norms *= unit
-        if PROFILE == "relu_ntk":
-            theta = cos
-            for _ in tl.static_range(ORDER):
-                kappa0, cos = _relu_step(cos)
-                cos = tl.minimum(cos, 1.0)
-                theta = theta * kappa0 + cos
-            return theta * norms * (grown / (ORDER + 1))
-        if ORDER == 0:
-            return grown - _acos(cos) * (grown / PI)
-        if ORDER == 1:
-            kappa0, kappa1 = _relu_step(cos)
-            return kappa1 * norms * grown
-        sine = tl.sqrt(tl.maximum(1 - cos * cos, 0.0))
-        return (3 * sine * cos + (PI - _acos(cos)) * (1 + 2 * cos * cos)) * norms * norms * (grown / (3 * PI))
-    sq_dist = tl.maximum((sq_a[:, None] + sq_b[None, :]) - 2 * dot, 0.0)
-    if PROFILE == "gaussian":
-        return tl.exp2(sq_dist * (-0.5 * LOG2E * unit) + shift)
-    if PROFILE == "rational_quadratic":
-        return tl.exp2(-number * tl.log2(1 + sq_dist * (unit / (2 * number))) + shift)
-    if PROFILE == "generalised_exponential":  # r^γ, with 0^γ = 0: log2(0) = −∞
-        return tl.exp2(tl.exp2(tl.log2(sq_dist * unit) * (0.5 * number)) * -LOG2E + shift)
-    if PROFILE == "laplacian":
-        return tl.exp2(tl.sqrt(sq_dist) * (-LOG2E * tl.sqrt(unit)) + shift)
-    r = tl.sqrt(sq_dist) * tl.sqrt(unit * ORDER)  # matern, ORDER = 2ν
-    if ORDER == 3:
-        return (1 + r) * tl.exp2(r * -LOG2E + shift)
-    return (1 + r + r * r / 3) * tl.exp2(r * -LOG2E + shift)
-
-
-@triton.jit
-def _consume(
-    dot, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-    PROFILE: tl.constexpr, ORDER: tl.constexpr, NORMALISE: tl.constexpr, PRODUCT: tl.constexpr, STORE: tl.constexpr,
-    BM: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
-    """One tile of dot products becomes K, which is stored, multiplied by its rows of w, or both."""
-    cols = start + tl.arange(0, WIDTH)
-    sq_b = tl.load(sq_b_ptr + cols, mask=cols < N, other=0.0)
-    if STORE == "float32":
-        rows = row + tl.arange(0, BM)
-        at = rows[:, None].to(tl.int64) * stride + cols[None, :]
-        tl.store(k_high + at, _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER), mask=(rows[:, None] < M) & (cols[None, :] < N))
-    else:
-        K = _values(dot, sq_a, sq_b, unit, number, SHIFT * 1.0, PROFILE, ORDER)
-        if NORMALISE:
-            norm_b = tl.load(norm_b_ptr + cols, mask=cols < N, other=0.0)
-            K = K * norm_a[:, None] * norm_b[None, :]
-        K_high = K.to(tl.float16)
-        K_low = (K - K_high.to(tl.float32)).to(tl.float16)
-        if STORE == "split":
-            k_high.store([row, start], K_high)
-            k_low.store([row, start], K_low)
-        if PRODUCT:
-            at = cols[:, None] * (2 * C) + tl.arange(0, C)[None, :]
-            w_high = tl.load(w_ptr + at, mask=cols[:, None] < N, other=0.0)
-            w_low = tl.load(w_ptr + C + at, mask=cols[:, None] < N, other=0.0)
-            # A sum of its own for each tile: tensor cores cut off what they add up, ordinary additions round.
-            part = tl.dot(K_low, w_high)
-            part = tl.dot(K_high, w_low, part)
-            out += tl.dot(K_high, w_high, part)
-    return out
-
-
-@triton.jit
-def _fused(
-    a, b, sq_a_ptr, sq_b_ptr, norm_a_ptr, norm_b_ptr, w_ptr, back_ptr, k_high, k_low, stride, out_ptr, M, N, D, c,
-    row_tiles, per_program, unit, number,
-    PROFILE: tl.constexpr, ORDER: tl.constexpr, NORMALISE: tl.constexpr, PRODUCT: tl.constexpr, STORE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, TWO: tl.constexpr, RESIDENT: tl.constexpr,
-):  # fmt: skip
-    """STORE: "" nothing, "float32" K through a pointer, "split" its two parts through descriptors. PRODUCT: K @ w, one sum per program.
-
-    TWO: features are float16 pairs, the low parts D columns behind the high ones; what low times low would add is below float32.
-    """
-    program = tl.program_id(0)
-    i, split = program % row_tiles, program // row_tiles  # neighbours share the column tile: it is read once from memory
-    row = i * BM
-    rows = row + tl.arange(0, BM)
-    sq_a = tl.load(sq_a_ptr + rows, mask=rows < M, other=0.0)
-    norm_a = tl.load(norm_a_ptr + rows, mask=rows < M, other=0.0) if NORMALISE else sq_a
-    out = tl.zeros((BM, C), tl.float32)
-    first = split * per_program
-    last = tl.minimum(first + per_program, tl.cdiv(N, BN))
-    if RESIDENT:  # all features fit one tile: A's rows stay on the chip, and the loop over B is the one that is pipelined
-        x = a.load([row, 0])
-        if TWO:
-            x_low = a.load([row, D])
-    for j in range(first, last):
-        start = j * BN
-        if RESIDENT:
-            z = b.load([start, 0])
-            dot = tl.dot(x, z.T, input_precision="tf32")
-            if TWO:
-                dot = tl.dot(x, b.load([start, D]).T, dot)
-                dot = tl.dot(x_low, z.T, dot)
-        else:
-            dot = tl.zeros((BM, BN), tl.float32)
-            for k in range(0, D, BK):
-                if TWO:
-                    x = a.load([row, k])
-                    z = b.load([start, k])
-                    dot = tl.dot(x, z.T, dot)
-                    dot = tl.dot(x, b.load([start, D + k]).T, dot)
-                    dot = tl.dot(a.load([row, D + k]), z.T, dot)
-                else:
-                    dot = tl.dot(a.load([row, k]), b.load([start, k]).T, dot, input_precision="tf32")
-        if PARTS == 1:
-            out = _consume(dot, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-                           PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN, C)  # fmt: skip
-        else:  # half a tile at a time: half the registers
-            left, right = tl.split(tl.permute(tl.reshape(dot, (BM, 2, BN // 2)), (0, 2, 1)))
-            out = _consume(left, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-                           PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN // 2, C)  # fmt: skip
-            out = _consume(right, start + BN // 2, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit,
-                           number, PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN // 2, C)  # fmt: skip
-    if PRODUCT:
-        outputs = tl.arange(0, C)
-        back = tl.load(back_ptr + outputs, mask=outputs < c, other=0.0)
-        at = (split.to(tl.int64) * M + rows[:, None]) * c + outputs[None, :]
-        tl.store(out_ptr + at, out * back[None, :], mask=(rows[:, None] < M) & (outputs[None, :] < c))
-
-
-@triton.jit
-def _norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexpr):
-    """‖x‖² summed in the very order in which `_fused` sums x·z: rows that coincide are at distance 0 exactly."""
-    row = tl.program_id(0) * BM
-    dot = tl.zeros((BM, BM), tl.float32)
-    for k in range(0, D, BK):
-        x = a.load([row, k])
-        dot = tl.dot(x, x.T, dot, input_precision="tf32")
-        if TWO:
-            low = a.load([row, D + k])
-            dot = tl.dot(x, low.T, dot)
-            dot = tl.dot(low, x.T, dot)
-    own = tl.arange(0, BM)
-    norms = tl.sum(tl.where(own[:, None] == own[None, :], dot, 0.0), 1)
-    tl.store(out_ptr + row + own, norms, mask=row + own < M)
-
-
-@triton.jit
-def _exponent(largest):
-    """e with largest · 2^-e from 2^13 to below 2^14: weights scaled so fit float16, with room for two digits below."""
-    return tl.maximum((((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 127 - 13).to(tl.float32), -100.0)
-
-
-@triton.jit
-def _split_weights(w_ptr, largest_ptr, out_ptr, back_ptr, N, c, C, STACKED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-    rows, outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = (rows[:, None] < N) & (outputs[None, :] < C)
-    w = tl.load(w_ptr + rows[:, None].to(tl.int64) * c + outputs[None, :], mask=inside & (outputs[None, :] < c), other=0.0)
-    exponent = _exponent(tl.load(largest_ptr + outputs, mask=outputs < c, other=0.0))
-    w = w * tl.exp2(-exponent)[None, :]
-    high = w.to(tl.float16)
-    at = out_ptr + rows[:, None].to(tl.int64) * (2 * C) + outputs[None, :]
-    tl.store(at, high, mask=inside)
-    tl.store(at + C, (w - high.to(tl.float32)).to(tl.float16), mask=inside)
-    if STACKED:
-        at = out_ptr + (rows.to(tl.int64) + N)[:, None] * (2 * C) + outputs[None, :]
-        tl.store(at, high, mask=inside)
-        tl.store(at + C, tl.zeros_like(high), mask=inside)
-    if tl.program_id(0) == 0:
-        tl.store(back_ptr + outputs, tl.exp2(exponent - SHIFT), mask=outputs < c)
+GROWN = 2.0**SHIFT.value
+RUN = 2048  # rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions round
+MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
 
 @dataclass(frozen=True)
@@ -252,12 +59,19 @@ def splits(row_tiles: int, col_tiles: int, programs: int) -> int:
 
 @dataclass(frozen=True)
 class Form:
-    """How one kernel in one precision is spelled in `_fused`: features times `scale`, held as `dtype`, as pairs where `two`."""
+    """How one kernel in one precision is spelled in `block_product`: features times `scale`, held as `dtype`, as pairs where `two`."""
 
     kernel: Kernel
-    dtype: torch.dtype
-    two: bool
+    precision: str
     scale: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return {"bfloat16": torch.bfloat16, "tf32": torch.float32}.get(self.precision, torch.float16)
+
+    @property
+    def two(self) -> bool:
+        return self.precision == "float32"
 
     @property
     def tile(self) -> int:
@@ -278,17 +92,13 @@ class Form:
             return Shape(128, 64, BK, 4, 3)
         return Shape(128, 128, BK, 4, 2 if D <= BK else 3, 2)
 
-    def outputs(self, d: int) -> int:
-        """The most columns of w that are multiplied inside the kernel: their sums must fit the registers beside the tile."""
-        return 64 if d <= 128 and not self.two and self.dtype != torch.float32 else 16
-
     def points(self, x: Tensor) -> Points:
         """Features x (r, d) in float32, rounded to this form and padded once."""
         d, D = x.shape[1], self.width(x.shape[1])
         if self.scale != 1:
             x = x * self.scale
-        if self.dtype == torch.float16:
-            x = x.clamp_(-65504, 65504)
+        if self.dtype == torch.float16 and isinstance(self.kernel, Radial):
+            x = x.clamp_(-65504, 65504)  # so far from every center that K is 0 there too; other kernels overflow, and say so by NaN
         if d == D and not self.two:
             held = x.to(self.dtype).contiguous()
         else:
@@ -300,7 +110,8 @@ class Form:
         if len(x):
             BK = min(self.tile, triton.next_power_of_2(D))
             rows = TensorDescriptor.from_tensor(held, [64, BK])
-            _norms[(triton.cdiv(len(x), 64),)](rows, sq, len(x), D, BM=64, BK=BK, TWO=self.two)
+            with _on(x):
+                norms[(triton.cdiv(len(x), 64),)](rows, sq, len(x), D, BM=64, BK=BK, TWO=self.two)
         return Points(held, sq)
 
     def wide(self, A: Points) -> Tensor:
@@ -308,10 +119,11 @@ class Form:
         x = A.x.double()
         return (x[:, : x.shape[1] // 2] + x[:, x.shape[1] // 2 :] if self.two else x) / self.scale
 
-    def unit(self, D: int) -> float:
-        # What tensor cores cut off makes ‖x‖² about 0.6·2^-24 smaller for each 16 features (measured on an H200, docs/gpu.md); distances
-        # of far rows are made of it, so it is given back here.
-        loss = 0.6 * D / 16 * 2.0**-23 if isinstance(self.kernel, Radial) and torch.cuda.is_available() else 0.0
+    def unit(self, A: Points) -> float:
+        """What takes squares of these features to squares of bandwidths."""
+        # Tensor cores cut off what they add: ‖x‖² comes out 0.6·2^-23 smaller for each 16 features (measured on an H200, docs/gpu.md).
+        # Distances of far rows are made of it, so it is given back here.
+        loss = 0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23 if isinstance(self.kernel, Radial) and A.x.is_cuda else 0.0
         return (1 + loss) / self.scale**2
 
     def roots(self, A: Points) -> Tensor | None:
@@ -323,10 +135,18 @@ class Form:
 
 def form_of(kernel: Kernel, precision: str, scale: float) -> Form | None:
     """The fused form of a kernel, or None where plain torch has to do: a kernel of the user's own, or float64."""
-    if type(kernel) not in NAMED.values() or precision == "float64":
-        return None
-    dtypes = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32, "float32": torch.float16}
-    return Form(kernel, dtypes[precision], precision == "float32", scale)
+    return Form(kernel, precision, scale) if type(kernel) in NAMED.values() and precision != "float64" else None
+
+
+@lru_cache
+def works(device: torch.device) -> bool:
+    """Whether Triton can compile and launch here. It needs a C compiler, which a container may not have."""
+    try:
+        split_weights(torch.ones(1, 1, device=device), 16)
+        return True
+    except Exception as error:
+        log.warning("Triton does not work here (%s: %s): plain torch is used, which is several times slower.", type(error).__name__, error)
+        return False
 
 
 def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Tensor]:
@@ -338,8 +158,19 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     back = torch.empty_like(largest)
     WIDTH = min(64, triton.next_power_of_2(C))
     grid = triton.cdiv(len(w), 4096 // WIDTH), triton.cdiv(C, WIDTH)
-    _split_weights[grid](w, largest, parts, back, len(w), w.shape[1], C, STACKED=stacked, BLOCK=4096 // WIDTH, WIDTH=WIDTH)
+    with _on(w):
+        split_columns[grid](w, largest, parts, back, len(w), w.shape[1], C, STACKED=stacked, BLOCK=4096 // WIDTH, WIDTH=WIDTH)
     return parts, back
+
+
+def _on(x: Tensor) -> Any:
+    """Triton launches on the current device: make it the one where x is."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def on_chip(precision: str, d: int) -> int:
+    """The most columns of w that are multiplied inside the kernel: their sums must fit the registers beside the tile."""
+    return 64 if d <= 128 and precision in ("float16", "bfloat16") else 16
 
 
 def _padded(c: int) -> int:
@@ -352,12 +183,13 @@ def _launch(
 ):
     M, N, D, c = len(A), len(B), A.x.shape[1] // (1 + form.two), 1 if w is None else w.shape[1]
     C = max(16, triton.next_power_of_2(c))
-    shape = form.shape(D, C)
+    shape = form.shape(D, C) if _roomy(A.x.device) else Shape(64, 64, min(32, triton.next_power_of_2(D)), 4, 2)
     row_tiles, col_tiles = triton.cdiv(M, shape.BM), triton.cdiv(N, shape.BN)
     each = -(-col_tiles // splits(row_tiles, col_tiles, 2 * _multiprocessors(A.x.device)))
     cut = -(-col_tiles // each)
     parts = back = out = None
     root_a, root_b = (form.roots(A), form.roots(B)) if K is None else (None, None)
+    norm_a, norm_b = None if root_a is None else GROWN * _inverse(root_a), None if root_b is None else _inverse(root_b)
     if w is not None:
         parts, back = split_weights(w if root_b is None else root_b[:, None] * w, C)
         out = torch.empty(cut, M, c, dtype=torch.float32, device=A.x.device)
@@ -366,14 +198,15 @@ def _launch(
     if high is not None and low is not None:
         k_high, k_low = (TensorDescriptor.from_tensor(part, [shape.BM, shape.BN // shape.parts]) for part in (high, low))
     profile, number, order = form.kernel.profile_code()
-    _fused[(row_tiles * cut,)](
-        a, b, A.sq, B.sq, None if root_a is None else _inverse(root_a), None if root_b is None else _inverse(root_b), parts, back,
-        k_high, k_low, 0 if K is None else K.stride(0), out, M, N, D, c, row_tiles, each, form.unit(D), number,
-        PROFILE=profile, ORDER=order, NORMALISE=root_a is not None, PRODUCT=w is not None,
-        STORE="float32" if K is not None else "split" if high is not None else "",
-        BM=shape.BM, BN=shape.BN, BK=shape.BK, PARTS=shape.parts, C=C, TWO=form.two, RESIDENT=D <= shape.BK,
-        num_warps=shape.warps, num_stages=shape.stages,
-    )  # fmt: skip
+    with _on(A.x):
+        block_product[(row_tiles * cut,)](
+            a, b, A.sq.contiguous(), B.sq.contiguous(), norm_a, norm_b, parts, back,
+            k_high, k_low, 0 if K is None else K.stride(0), out, M, N, D, c, row_tiles, each, form.unit(A), number,
+            PROFILE=profile, ORDER=order, NORMALISE=root_a is not None, PRODUCT=w is not None,
+            STORE="float32" if K is not None else "split" if high is not None else "",
+            BM=shape.BM, BN=shape.BN, BK=shape.BK, PARTS=shape.parts, C=C, TWO=form.two, RESIDENT=D <= shape.BK,
+            num_warps=shape.warps, num_stages=shape.stages,
+        )  # fmt: skip
     if out is None:
         return None
     total = out.sum(0) if cut > 1 else out[0]
@@ -385,6 +218,12 @@ def _inverse(root: Tensor) -> Tensor:
 
 
 @lru_cache
+def _roomy(device: torch.device) -> bool:
+    """Whether a multiprocessor has the shared memory of a data-center GPU, for which tiles are sized."""
+    return device.type != "cuda" or getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 30) > 120_000
+
+
+@lru_cache
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
@@ -393,6 +232,8 @@ def product(form: Form, A: Points, B: Points, w: Tensor) -> Tensor:
     """K(A, B) @ w for as many columns as `form.outputs` says."""
     if not (len(A) and len(B)):
         return w.new_zeros(len(A), w.shape[1])
+    if len(B) > MOST_COLUMNS:
+        return product(form, A, B[:MOST_COLUMNS], w[:MOST_COLUMNS]) + product(form, A, B[MOST_COLUMNS:], w[MOST_COLUMNS:])
     return _launch(form, A, B, w)
 
 
@@ -421,7 +262,7 @@ class Halves:
 
     def __matmul__(self, w: Tensor) -> Tensor:
         if not self._filled:
-            if w.shape[1] <= self._form.outputs(self._A.x.shape[1]):
+            if w.shape[1] <= on_chip(self._form.precision, self._A.x.shape[1]):
                 return self._fill(w)
             self._fill(None)
         return self._product(w)
@@ -433,7 +274,11 @@ class Halves:
         c, C = g.shape[1], _padded(g.shape[1])
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(g if root_a is None else root_a[:, None] * g, C, stacked=True)
-        both = _mm(self._parts.view(len(parts), -1).T, parts)[: len(self._B)]
+        K = self._parts.view(len(parts), -1)
+        both = _mm(K[:RUN].T, parts[:RUN])
+        for start in range(RUN, len(K), RUN):
+            both += _mm(K[start : start + RUN].T, parts[start : start + RUN])
+        both = both[: len(self._B)]
         out = torch.add(both[:, :c], both[:, C : C + c]).mul_(back)
         return out if root_b is None else root_b[:, None] * out
 
@@ -458,7 +303,7 @@ class Halves:
             self._fill(None)
         rows, cols = key
         high, low = self._parts[:, rows, : len(self._B)][:, :, cols]
-        K = torch.add(high.float(), low).mul_(2.0**-SHIFT.value)
+        K = torch.add(high.float(), low).mul_(1 / GROWN)
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         return K if root_a is None or root_b is None else K * root_a[rows, None] * root_b[None, cols]
 
@@ -469,9 +314,6 @@ class Transposed:
 
     def __matmul__(self, g: Tensor) -> Tensor:
         return self._K.rmatmul(g)
-
-
-RUN = 4096  # columns that one matrix product adds up where there are many outputs: tensor cores cut off what they add, additions round
 
 
 def _mm(a: Tensor, b: Tensor) -> Tensor:

@@ -42,14 +42,24 @@ def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda 
     embed, step = kernel.embedding(origin, torch.float32), max(1, CHUNK // max(1, Z.shape[1]))
     square = torch.zeros((), dtype=torch.float64, device=Z.device)
     for i in range(0, len(Z), step):
-        square += embed(Z[i : i + step]).square_().sum(dtype=torch.float64)
+        square += embed(Z[i : i + step]).square().sum(dtype=torch.float64)
     return origin, math.sqrt(max((total(square) / (count * max(1, Z.shape[1]))).item(), 0.0))
 
 
-def power_of_two(spread: float) -> float:
-    """The scale that brings a root mean square of `spread` near 16: float16 then has room for features 2,000 times larger, and keeps
-    all digits of those 100,000 times smaller."""
-    return 2.0 ** max(-100, min(100, round(math.log2(16 / spread)))) if 0 < spread < math.inf else 1.0
+def power_of_two(spread: float, largest: float = 2.0**100) -> float:
+    """The scale that brings a root mean square of `spread` near 1: float16 then has room for features 60,000 times larger, and keeps all
+    digits of those 10,000 times smaller."""
+    return min(largest, 2.0 ** max(-100, min(100, round(-math.log2(spread))))) if 0 < spread < math.inf else 1.0
+
+
+def fuses(kernel: Kernel) -> bool:
+    """Whether there is a fused kernel for this one: Triton is installed, and the kernel is one of this library's own."""
+    return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
+
+
+def on_chip(precision: str, d: int) -> int:
+    """The most outputs that the fused kernels multiply before anything leaves the chip."""
+    return 16 if fused is None else fused.on_chip(precision, d)
 
 
 class KernelProduct:
@@ -73,9 +83,15 @@ class KernelProduct:
         self.kernel, self.precision, self.device, self.tile_bytes = kernel, precision, device, tile_bytes
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self._embed = kernel.embedding(origin, self.dtype)
-        self._scale = power_of_two(spread) if precision in ("float16", "float32") else 1.0
-        wanted = device.type == "cuda" if use_fused is None else use_fused
+        # Radial features are in bandwidths: whatever the spread of the centers, rows 64 bandwidths away must fit.
+        largest = 2.0**10 if kernel.translation_invariant else 2.0**100
+        self._scale = power_of_two(spread, largest) if precision in ("float16", "float32") else 1.0
+        wanted = device.type == "cuda" and fused is not None and fused.works(device) if use_fused is None else use_fused
         self._form = fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None
+
+    @property
+    def is_fused(self) -> bool:
+        return self._form is not None
 
     # ---- points ----------------------------------------------------------------------------------------------------------
 
@@ -92,13 +108,15 @@ class KernelProduct:
         return Points(x, sq)
 
     def _points(self, X: Tensor) -> Points:
-        x = self._embed(X.to(self.device, non_blocking=True))
+        x = self._embed(X.to(self.device, non_blocking=self.device.type == "cuda"))
         if self.precision == "tf32":
             x = round_to_tf32(x)
         if self._form is not None:
             return self._form.points(x)
         if self.precision in ("float16", "bfloat16"):
-            half = (x * self._scale).clamp(-65504, 65504).half() if self.precision == "float16" else x.bfloat16()
+            half = x.bfloat16() if self.precision == "bfloat16" else x * self._scale
+            if self.precision == "float16":
+                half = (half.clamp_(-65504, 65504) if self.kernel.translation_invariant else half).half()
             x = half.float() / self._scale
         return self.kernel.points(x)
 
@@ -145,7 +163,7 @@ class KernelProduct:
 
     def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         """K(A, B) @ v."""
-        if self._form is not None and v.shape[1] <= self._form.outputs(B.x.shape[1]):
+        if self._form is not None and v.shape[1] <= on_chip(self.precision, B.x.shape[1]):
             return fused.product(self._form, A, B, v)
         return self._smaller_on_shortage(self._matmul, A, B, v)
 

@@ -59,7 +59,7 @@ class EigenPro2(Settings):
             step = measured_step(spectrum, k_X.max().item(), plan.p, self.m, overstep=1.0)
             plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, lambda_top=spectrum.lambda_top)
         mine, whole = source.take(torch.arange(source.n)[shard(comm)]), source.take(torch.arange(source.n)).w.to(k_X)
-        Y, shift = mine.Y.to(points.x), plan.ridge / mine.w.to(k_X)  # the ridge makes it (K + λ/w) α = y
+        Y, shift = mine.Y.to(k_X), plan.ridge / mine.w.to(k_X)  # the ridge makes it (K + λ/w) α = y
         steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / whole)
         epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift=shift)
         state = state or State(plan, torch.zeros_like(Y), Y.clone())

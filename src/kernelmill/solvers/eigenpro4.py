@@ -74,20 +74,23 @@ class EigenPro4(Settings):
         try:
             while not state.stopped:
                 finished = state.epoch == plan.epochs
-                if batches is None and not finished:
-                    anchor = anchor_of(state, setup, project, comm)
-                    batches = source.batches(plan.m or 1, state.epoch, state.position)
-                if finished:
-                    good = settled(state, setup, source, comm)
-                else:
-                    eta = step_now(plan, state, anchored=anchor is not None)
-                    try:
-                        good = cycle(islice(batches or (), plan.T), state, anchor, setup, project, comm)
-                    except torch.OutOfMemoryError:
-                        setup, project = leaner(setup, project)
-                        state, batches = replace(trail[-1].copy(), plan=setup.plan), None
-                        report("less_memory", state.epoch, state.position, note="out of memory: this cycle again, with less of it")
-                        continue
+                good, short = False, False
+                try:
+                    if finished:
+                        good = settled(state, setup, source, comm)
+                    else:
+                        if batches is None:
+                            anchor = anchor_of(state, setup, project, comm)
+                            batches = source.batches(plan.m or 1, state.epoch, state.position)
+                        eta = step_now(plan, state, anchored=anchor is not None)
+                        good = cycle(islice(batches, plan.T), state, anchor, setup, project, comm)
+                except torch.OutOfMemoryError:
+                    short = True  # dealt with below, when what this cycle held is free again
+                if short:
+                    setup, project = leaner(setup, project)
+                    state, batches, anchor = replace(trail[-1].copy(), plan=setup.plan, step_scale=state.step_scale), None, None
+                    report("less_memory", state.epoch, state.position, note="out of memory: this cycle again, with less of it")
+                    continue
                 if not good:
                     last = trail.pop() if len(trail) > 1 else trail[0]
                     state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None
@@ -188,7 +191,7 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
         if plan.recipe == "paper":
             step = eta * change
         else:
-            k = w_m[:, 0] * diagonal(K, X_m, K_ms, F)
+            k = w_m[:, 0] * diagonal(K, X_m, K_ms, F, setup.rough)
             step = row_steps(eta, k, (1.0 if anchor else OVERSTEP) * state.step_scale)[:, None] * change
         v = F.T @ (K_ms.T @ step)
 
@@ -222,11 +225,12 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     if state.f_s is not None:
         state.f_s += gather(comm, (r - left)[:own_s], 0, len(X_s))
     state.r = left
-    loss, energy, weight = torch.stack(sums).view(-1, 3).sum(0).tolist()  # the one synchronisation of a cycle
+    # The one synchronisation of a cycle: its sums, and whether the weights are finite.
+    loss, energy, weight, bad = torch.cat([torch.stack(sums).view(-1, 3).sum(0), (~torch.isfinite(alpha)).sum()[None]]).tolist()
     state.loss = loss / weight
     # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
     expected = max(energy, state.energy * max(weight, room / 4))
-    good = bool(torch.isfinite(alpha).all()) and loss <= MAX_GROWTH * expected
+    good = bad == 0 and loss <= MAX_GROWTH * expected
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
     if good:
         for rows, g in seen:

@@ -23,7 +23,7 @@ from ..preconditioner import (
     printed_step,
     top_eigensystem,
 )
-from ..projection import NotPositiveDefinite, Pass, Projection, cholesky, forgetful, log
+from ..projection import Forgetful, NotPositiveDefinite, Pass, Projection, cholesky, log
 from .base import State
 
 
@@ -42,6 +42,13 @@ class Setup:
     @property
     def F(self) -> Tensor:
         return self.pre.F
+
+    @property
+    def rough(self) -> bool:
+        """Whether k, which holds back single rows, may be off by 4e-3: where it is much larger than that, and K(x,x) is 1."""
+        return (
+            self.plan.on_gpu and self.K.kernel.translation_invariant and self.K.dtype == torch.float32 and (self.plan.beta_mean or 0) > 0.05
+        )
 
 
 def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
@@ -110,7 +117,7 @@ def measured(
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
     if keeps_factors(plan):
         project = project.with_factors(STACK_BYTES)
-    return Setup(K, points, X_s, pre, M, True, plan), forgetful(project) if plan.projection == "one_pass" else project
+    return Setup(K, points, X_s, pre, M, True, plan), Forgetful(project) if plan.projection == "one_pass" else project
 
 
 def printed(
@@ -133,7 +140,7 @@ def printed(
     setup = replace(setup, plan=replace(plan, m_Z=m_Z, eta_Z=eta_Z))
     steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
     project: Projection = Pass(K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps)
-    return setup, project if plan.projection == "carried" else forgetful(project)
+    return setup, project if plan.projection == "carried" else Forgetful(project)
 
 
 def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:
@@ -145,15 +152,20 @@ def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None)
 
 
 def leaner(setup: Setup, project: Projection) -> tuple[Setup, Projection]:
-    """The same run on less memory, after it ran out: nothing is kept between two uses, and tiles are half as large."""
+    """The same run on less memory, after it ran out: first nothing is kept between two uses, then no factors, then tiles shrink."""
     plan, K = setup.plan, setup.K
-    if not plan.keep_block and K.tile_bytes <= SMALLEST_TILE:
+    passing = project.project if isinstance(project, Forgetful) else project
+    factors = isinstance(passing, Pass) and passing.factors is not None
+    if not plan.keep_block and not factors and (K.is_fused or K.tile_bytes <= SMALLEST_TILE):
         raise torch.OutOfMemoryError(
-            f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, even in the smallest tiles; use fewer centers."
+            f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with nothing kept and the smallest tiles; "
+            "use fewer centers."
         )
-    K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
-    if isinstance(project, Pass):
-        project = replace(project, keep=False)
+    if isinstance(passing, Pass):
+        passing = replace(passing, keep=False, factors=passing.factors if plan.keep_block else None)
+        project = Forgetful(passing) if isinstance(project, Forgetful) else passing
+    if not plan.keep_block:
+        K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
     return replace(setup, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes)), project
 
 
