@@ -1,5 +1,10 @@
 """The fused Triton kernels against float64 and against plain torch: on a GPU where there is one, else in Triton's interpreter."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -218,3 +223,11 @@ def test_a_whole_run_gives_the_weights_of_plain_torch(solver, c, monkeypatch):
     got = problem.solve(solver, dtype="float32", device=str(DEVICE))
     assert len(launched) > 5
     assert problem.distance(got.alpha.cpu(), plain.alpha.cpu().double()) < 1e-3
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="the other tests have compiled them")
+def test_the_kernels_compile_for_a_gpu():
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    script = Path(__file__).with_name("compile_kernels.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
