@@ -23,7 +23,8 @@ from kernelmill.kernels import (
 from kernelmill.ops import triton_kernels
 from kernelmill.ops.fused import Form, _padded
 
-EVERY = [Laplacian(), Gaussian(), Matern(), Matern(nu=2.5), GeneralisedExponential(), RationalQuadratic(), Linear(), Polynomial(), ReluNTK(),
+EVERY = [Laplacian(), Gaussian(), Matern(), Matern(nu=2.5), GeneralisedExponential(), RationalQuadratic(), Linear(), Polynomial(),
+         ReluNTK(),
          ArcCosine(order=0), ArcCosine(), ArcCosine(order=2)]  # fmt: skip
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "tf32": "fp32", "float32": "fp16"}

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from conftest import make_problem
+from kernelmill.distributed import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
-from kernelmill.solvers import EigenPro2, EigenPro4
+from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4
 from test_kernels import EVERY
 
 fused = pytest.importorskip("kernelmill.ops.fused", reason="Triton is not installed")
@@ -205,24 +206,49 @@ def test_programs_fill_the_chip():
         assert longest <= 1.1 * row_tiles * col_tiles / 264 + 2
 
 
-@pytest.mark.parametrize(
-    "solver", [EigenPro4(s=40, q=8, m=50, projection="carried"), EigenPro4(s=40, q=8, m=50), EigenPro2(s=40, q=8)], ids=repr
-)
+RUNS = {
+    "carried": (EigenPro4(s=40, q=8, m=50, projection="carried"), {}),
+    "cholesky": (EigenPro4(s=40, q=8, m=50), {}),
+    "two epochs and a ridge": (EigenPro4(s=40, q=8, m=50, projection="carried"), {"epochs": 2, "ridge": 0.3}),
+    "nothing kept": (EigenPro4(s=40, q=8, m=50, projection="carried"), {"budget": 200_000}),
+    "the paper's recipe": (EigenPro4.paper(s=40, q=8), {}),
+    "EigenPro 3": (EigenPro3(s=40, q=8, m=100), {}),
+    "EigenPro 2": (EigenPro2(s=40, q=8), {}),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("c", [2, 20])
-def test_a_whole_run_gives_the_weights_of_plain_torch(solver, c, monkeypatch):
+def test_a_whole_run_gives_the_weights_of_plain_torch(run, c, monkeypatch):
+    solver, settings = RUNS[run]
     problem = make_problem(n=300, d=5, p=300 if solver.name == "eigenpro2" else 90, c=c)
+    settings = {"dtype": "float32", "device": str(DEVICE), **settings}
     start = KernelProduct.__init__
-    without = lambda self, *args, **kwargs: start(self, *args, **{**kwargs, "use_fused": False})  # noqa: E731
-    with_fused = lambda self, *args, **kwargs: start(self, *args, **{**kwargs, "use_fused": True})  # noqa: E731
+    with_fused, without = ((lambda self, *a, use=use, **k: start(self, *a, **{**k, "use_fused": use})) for use in (True, False))
     monkeypatch.setattr(KernelProduct, "__init__", without)
-    plain = problem.solve(solver, dtype="float32", device=str(DEVICE))
+    plain = problem.solve(solver, **settings)
+    launched, launch = [], fused._launch
     monkeypatch.setattr(KernelProduct, "__init__", with_fused)
-    launched = []
-    launch = fused._launch
     monkeypatch.setattr(fused, "_launch", lambda *args, **kwargs: launched.append(1) or launch(*args, **kwargs))
-    got = problem.solve(solver, dtype="float32", device=str(DEVICE))
-    assert len(launched) > 5
-    assert problem.distance(got.alpha.cpu(), plain.alpha.cpu().double()) < 1e-3
+    got = problem.solve(solver, **settings)
+    assert len(launched) > 5 and (run != "nothing kept" or not got.plan.keep_block)
+    assert problem.distance(got.alpha.cpu(), plain.alpha.cpu().double()) < 2e-3
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="Triton's interpreter runs in one thread only")
+def test_any_split_of_the_centers_gives_the_same_weights_through_the_fused_kernels(monkeypatch):
+    problem = make_problem(n=200, d=5, p=61, c=2)
+    solver = EigenPro4(s=20, q=4, m=50, projection="carried")
+    start = KernelProduct.__init__
+    monkeypatch.setattr(KernelProduct, "__init__", lambda self, *a, **k: start(self, *a, **{**k, "use_fused": True}))
+    settings = {"dtype": "float32", "device": str(DEVICE)}
+    whole = problem.solve(solver, **settings).alpha.cpu()
+    for ranks in (2, 3):
+        parts = run_threads(ranks, lambda comm: problem.solve(solver, comm=comm, **settings).alpha.cpu())
+        together = torch.empty_like(whole)
+        for rank, part in enumerate(parts):
+            together[rank::ranks] = part
+        assert problem.distance(together, whole.double()) < 2e-3
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="the other tests have compiled them")
