@@ -144,6 +144,8 @@ def works(device: torch.device) -> bool:
     try:
         split_weights(torch.ones(1, 1, device=device), 16)
         return True
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         log.warning("Triton does not work here (%s: %s): plain torch is used, which is several times slower.", type(error).__name__, error)
         return False
