@@ -173,7 +173,7 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
     if projection not in ["auto", *PROJECTIONS]:
         raise one_of("projection", projection, ["auto", *PROJECTIONS])
     room = n if base.recipe == "paper" else p
-    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets half as many, larger batches for it.
+    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it.
     s = min(room, s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and p >= 100_000 else 4_000)
     if q is None:
         # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and sqrt cost, in features).
