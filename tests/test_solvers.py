@@ -20,7 +20,7 @@ from kernelmill.preconditioner import (
     subspace_iteration,
     top_eigensystem,
 )
-from kernelmill.projection import JITTERS, NotPositiveDefinite, factor
+from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor
 from kernelmill.solvers import Direct, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
 from kernelmill.solvers import eigenpro4 as ep4
 from kernelmill.solvers import setup as setup_room
@@ -267,3 +267,19 @@ def test_out_of_memory_for_good_is_said(problem, monkeypatch):
     monkeypatch.setattr(ep4, "cycle", never)
     with pytest.raises(torch.OutOfMemoryError, match="use fewer centers"):
         problem.solve(EigenPro4(s=60, q=10))
+
+
+def test_out_of_memory_in_an_epoch_of_eigenpro2_goes_on_with_nothing_kept(monkeypatch):
+    problem, events = make_problem(**EVERY_ROW), []
+    expected = problem.solve(EigenPro2(s=50, q=15), epochs=3)
+    call = Pass.__call__
+
+    def scarce(self, r):
+        if self.keep:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return call(self, r)
+
+    monkeypatch.setattr(Pass, "__call__", scarce)
+    got = problem.solve(EigenPro2(s=50, q=15), epochs=3, on_event=lambda event: bool(events.append(event.kind)))
+    assert events.count("less_memory") == 1
+    torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)

@@ -68,7 +68,14 @@ class EigenPro2(Settings):
         report("start", state.epoch, 0, alpha=state.alpha)
         try:
             while state.epoch < plan.epochs and not state.stopped:
-                delta, left = replace(epoch, steps=state.step_scale * steps)(state.r)
+                try:
+                    delta, left = replace(epoch, steps=state.step_scale * steps)(state.r)
+                except torch.OutOfMemoryError:
+                    if not epoch.keep:
+                        raise
+                    epoch = replace(epoch, keep=False)
+                    report("less_memory", state.epoch, 0, note="out of memory: this epoch again, with nothing kept")
+                    continue
                 size = comm.all_sum((left * left).sum()).item()
                 if not size <= MAX_GROWTH * norm:
                     state = replace(good.copy(), step_scale=state.step_scale / 2)
