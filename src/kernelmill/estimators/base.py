@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -18,21 +17,20 @@ from torch import Tensor
 
 from .. import centers as centers_room
 from .. import kernels, solvers, tuning
-from ..callbacks import ProgressBar, plan_line
+from ..callbacks import plan_line
 from ..checkpoint import save_model
 from ..data import ArraySource
 from ..distributed import Alone
-from ..errors import InputError, InputTypeError, one_of
+from ..errors import InputError, one_of
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import PRECISIONS, KernelProduct, frame, fuses
 from ..planning import Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
-from ..solvers import Event
+from .rows import checked_weights, largest_of, named_columns, too_large
+from .watch import Watch
 
 log = logging.getLogger("kernelmill")
 
-MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
-PATIENCE = 3  # epochs without a better validation score before early stopping
 FLOATS = [np.float64, np.float32, np.float16]
 
 
@@ -107,6 +105,8 @@ class KernelEstimator(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
         device = self._device(X)
+        if not is_auto(self.precision) and self.precision not in PRECISIONS:
+            raise one_of("precision", self.precision, ["auto", *PRECISIONS])
         if X.is_cuda and X.device != torch.empty(0, device=device).device:
             X = X.to(device)
         budget = parse_bytes(self.memory_budget, device)
@@ -142,12 +142,8 @@ class KernelEstimator(BaseEstimator):
         elif every_row and solver.name != "eigenpro4":
             Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
-            how, K = "uniform" if is_auto(self.centers) else self.centers, None
-            if how not in ("uniform", "balanced"):
-                origin, spread = frame(kernel, source.take(torch.arange(min(n, 10_000))).X)
-                K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
             labels = labels if labels is None or keep is None else labels[keep]
-            Z, order, every_row = source.take(centers_room.choose(how, K, source, labels, p, generator)).X, None, False
+            Z, order, every_row = self._take_centers(source, kernel, precision, device, tile, labels, p, generator), None, False
         Z = Z.to(device)
 
         plan = solver.plan(
@@ -198,6 +194,14 @@ class KernelEstimator(BaseEstimator):
             )
         return self
 
+    def _take_centers(self, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
+        """Rows of the data that become centers, chosen as the user said."""
+        how, K = "uniform" if is_auto(self.centers) else self.centers, None
+        if how not in ("uniform", "balanced"):  # the other ways look at distances
+            origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
+            K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
+        return source.take(centers_room.choose(how, K, source, labels, p, generator)).X
+
     def _warm(self, d: int, c: int) -> KernelModel | None:
         """The model to go on from, if warm_start asks for it; parameters that a warm start cannot change are refused."""
         if not self.warm_start or not hasattr(self, "model_"):
@@ -242,17 +246,15 @@ class KernelEstimator(BaseEstimator):
         return choice.kernel, choice.ridge
 
     def _precision(self, X: Tensor, kernel: Kernel, device: str) -> str:
-        if is_auto(self.precision):
-            if device == "cpu":
-                return "float64" if X.dtype == torch.float64 else "float32"
-            # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to
-            # spare: rounding moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in
-            # prediction. Kernels that cannot be measured from a mean, or have no fused form, keep float32.
-            half = X.dtype.itemsize == 2 or (X.shape[1] > 64 and kernel.translation_invariant)
-            return "float16" if fuses(kernel) and half else "float32"
-        if self.precision not in PRECISIONS:
-            raise one_of("precision", self.precision, ["auto", *PRECISIONS])
-        return self.precision
+        if not is_auto(self.precision):
+            return self.precision
+        if device == "cpu":
+            return "float64" if X.dtype == torch.float64 else "float32"
+        # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to
+        # spare: rounding moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in
+        # prediction. Kernels that cannot be measured from a mean, or have no fused form, keep float32.
+        half = X.dtype.itemsize == 2 or (X.shape[1] > 64 and kernel.translation_invariant)
+        return "float16" if fuses(kernel) and half else "float32"
 
     def _device(self, X: Tensor) -> str:
         if is_auto(self.device):
@@ -309,7 +311,7 @@ class KernelEstimator(BaseEstimator):
         if isinstance(X, Tensor):
             X = X.detach().cpu()
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
-        _named_columns(X)
+        named_columns(X)
         X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
         rows = torch.from_numpy(X if X.flags.writeable else X.copy())
         if not np.isfinite(largest := largest_of(rows)):
@@ -405,120 +407,6 @@ class KernelEstimator(BaseEstimator):
         return tags
 
 
-class Watch:
-    """Listens to the solver: keeps the history, scores held-out rows after each epoch, keeps the best weights, calls the callbacks."""
-
-    def __init__(self, estimator: KernelEstimator, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
-        self.history: list[dict[str, Any]] = []
-        self.best: Tensor | None = None
-        self.stopped = False
-        self._best_score, self._waited, self._plan = -np.inf, 0, plan
-        self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
-        given = estimator.callbacks
-        self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
-        if not all(callable(callback) for callback in self._callbacks):
-            raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
-        if estimator.verbose:
-            self._callbacks.append(ProgressBar())
-
-    def __call__(self, event: Event) -> bool:
-        row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
-        if event.note:
-            row["note"] = event.note
-        stop = False
-        if event.kind == "epoch" and self._held is not None and event.alpha is not None:
-            row["validation_score"] = score = self._score(event.alpha)
-            if self._estimator.early_stopping:
-                better = score > self._best_score
-                self._waited = 0 if better else self._waited + 1
-                if better:
-                    self._best_score, self.best = score, event.alpha.clone()
-                stop = self.stopped = self._waited >= PATIENCE
-        if event.kind not in ("start", "end"):
-            self.history.append(row)
-        for callback in self._callbacks:
-            stop = bool(callback(event)) or stop
-        return stop
-
-    def _score(self, alpha: Tensor) -> float:
-        X, y, w = self._held
-        Z, mean = self._Z.to(alpha.device), self._mean.to(alpha)
-        model = KernelModel(self._kernel, Z, alpha, mean, self._plan.tile_bytes, self._plan.precision)
-        with torch.no_grad():
-            return self._estimator._score_values(model(X).cpu(), y, w)
-
-
 def is_auto(value: Any) -> bool:
     """Whether an argument leaves the choice to the plan."""
     return value is None or (isinstance(value, str) and value == "auto")
-
-
-def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
-    """`rows` without those at the places `out`, and those."""
-    if out is None:
-        return rows, None
-    mask = torch.ones(len(rows), dtype=torch.bool)
-    mask[out] = False
-    return rows[mask], rows[~mask]
-
-
-def checked_weights(w: Tensor, argument: str) -> Tensor:
-    if not torch.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
-        raise InputError(f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
-    return w
-
-
-def largest_of(X: Tensor) -> float:
-    """The largest |x|; NaN or infinity where there is one. One pass over X, with all cores, and no copy of it."""
-    if not X.numel():
-        return 0.0
-    if X.dtype in (torch.float16, torch.bfloat16) and not X.is_cuda:
-        # As whole numbers: without their sign bits, half-precision numbers are in the order of their bits, infinity and NaN last.
-        chunks = X.reshape(-1).view(torch.int16).split(1 << 24)
-        bits = max(int(torch.bitwise_and(chunk, 0x7FFF).amax()) for chunk in chunks)
-        return torch.tensor(bits, dtype=torch.int16).view(X.dtype).item()
-    low, high = torch.aminmax(X)
-    return max(abs(low.item()), abs(high.item()))
-
-
-def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
-    """Refuse values whose squares overflow: distances and losses would be infinite."""
-    if largest > 1e-3 * float(np.finfo(max(dtype, np.dtype(np.float32))).max) ** 0.5:
-        raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
-
-
-def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the same X become one: weights add up, targets are averaged. The least-squares problem is the same, K(X,X) is not
-    singular, leaving one out leaves out its copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone."""
-    keep = w > 0
-    X, Y, w = X[keep], Y[keep], w[keep]
-    X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
-    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
-    group = torch.from_numpy(np.asarray(inverse).reshape(-1))
-    weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
-    total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())
-    return torch.from_numpy(unique), total / weight[:, None], weight
-
-
-def _named_columns(X: Any) -> None:
-    """Say which columns of a data frame are not numbers, before scikit-learn trips over the first value."""
-    if issparse(X):
-        raise InputTypeError(
-            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
-        )
-    if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
-        bad = [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
-        if bad:
-            raise InputError(
-                f"X has columns that are not numbers: {', '.join(map(repr, bad[:8]))}; encode them first, for example with "
-                "OneHotEncoder, or drop them."
-            )
-
-
-def _all_numbers(column: Any) -> bool:
-    try:
-        np.asarray(column, dtype=np.float64)
-    except (TypeError, ValueError):
-        return False
-    return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
-from .base import MERGE_ROWS, KernelEstimator, checked_weights, merge, split_rows
+from .base import KernelEstimator
+from .rows import MERGE_ROWS, checked_weights, merge, split_rows
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 

@@ -10,7 +10,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from .base import MERGE_ROWS, KernelEstimator, merge, split_rows, too_large
+from .base import KernelEstimator
+from .rows import MERGE_ROWS, merge, split_rows, too_large
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):

@@ -232,9 +232,9 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     expected = max(energy, state.energy * max(weight, room / 4))
     good = bad == 0 and loss <= MAX_GROWTH * expected
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
-    if good:
+    if good and state.g_last is not None:
         for rows, g in seen:
-            state.g_last[rows] = g  # type: ignore[index]
+            state.g_last[rows] = g
     return good
 
 

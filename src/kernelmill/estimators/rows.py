@@ -1,0 +1,85 @@
+"""The user's rows at the door: looked through, refused where they cannot be trained on, split and merged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from torch import Tensor
+
+from ..errors import InputError, InputTypeError
+
+MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
+
+
+def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
+    """`rows` without those at the places `out`, and those."""
+    if out is None:
+        return rows, None
+    mask = torch.ones(len(rows), dtype=torch.bool)
+    mask[out] = False
+    return rows[mask], rows[~mask]
+
+
+def checked_weights(w: Tensor, argument: str) -> Tensor:
+    if not torch.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
+        raise InputError(f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
+    return w
+
+
+def largest_of(X: Tensor) -> float:
+    """The largest |x|; NaN or infinity where there is one. One pass over X, with all cores, and no copy of it."""
+    if not X.numel():
+        return 0.0
+    if X.dtype in (torch.float16, torch.bfloat16) and not X.is_cuda:
+        # As whole numbers: without their sign bits, half-precision numbers are in the order of their bits, infinity and NaN last.
+        chunks = X.reshape(-1).view(torch.int16).split(1 << 24)
+        bits = max(int(torch.bitwise_and(chunk, 0x7FFF).amax()) for chunk in chunks)
+        return torch.tensor(bits, dtype=torch.int16).view(X.dtype).item()
+    low, high = torch.aminmax(X)
+    return max(abs(low.item()), abs(high.item()))
+
+
+def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
+    """Refuse values whose squares overflow: distances and losses would be infinite."""
+    if largest > 1e-3 * float(np.finfo(max(dtype, np.dtype(np.float32))).max) ** 0.5:
+        raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
+
+
+def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the same X become one: weights add up, targets are averaged. The least-squares problem is the same, K(X,X) is not
+    singular, leaving one out leaves out its copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone."""
+    keep = w > 0
+    X, Y, w = X[keep], Y[keep], w[keep]
+    X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
+    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    group = torch.from_numpy(np.asarray(inverse).reshape(-1))
+    weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
+    total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())
+    return torch.from_numpy(unique), total / weight[:, None], weight
+
+
+def named_columns(X: Any) -> None:
+    """Say which columns of a data frame are not numbers, before scikit-learn trips over the first value."""
+    if issparse(X):
+        raise InputTypeError(
+            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
+        )
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
+        bad = [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
+        if bad:
+            raise InputError(
+                f"X has columns that are not numbers: {', '.join(map(repr, bad[:8]))}; encode them first, for example with "
+                "OneHotEncoder, or drop them."
+            )
+
+
+def _all_numbers(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"

@@ -1,0 +1,64 @@
+"""What listens to a running fit on the estimator's behalf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..callbacks import ProgressBar
+from ..errors import InputError
+from ..kernels import Kernel
+from ..model import KernelModel
+from ..planning import Plan
+from ..solvers import Event
+
+if TYPE_CHECKING:
+    from .base import KernelEstimator
+
+PATIENCE = 3  # epochs without a better validation score before early stopping
+
+
+class Watch:
+    """Listens to the solver: keeps the history, scores held-out rows after each epoch, keeps the best weights, calls the callbacks."""
+
+    def __init__(self, estimator: KernelEstimator, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
+        self.history: list[dict[str, Any]] = []
+        self.best: Tensor | None = None
+        self.stopped = False
+        self._best_score, self._waited, self._plan = -np.inf, 0, plan
+        self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
+        given = estimator.callbacks
+        self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
+        if not all(callable(callback) for callback in self._callbacks):
+            raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
+        if estimator.verbose:
+            self._callbacks.append(ProgressBar())
+
+    def __call__(self, event: Event) -> bool:
+        row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
+        if event.note:
+            row["note"] = event.note
+        stop = False
+        if event.kind == "epoch" and self._held is not None and event.alpha is not None:
+            row["validation_score"] = score = self._score(event.alpha)
+            if self._estimator.early_stopping:
+                better = score > self._best_score
+                self._waited = 0 if better else self._waited + 1
+                if better:
+                    self._best_score, self.best = score, event.alpha.clone()
+                stop = self.stopped = self._waited >= PATIENCE
+        if event.kind not in ("start", "end"):
+            self.history.append(row)
+        for callback in self._callbacks:
+            stop = bool(callback(event)) or stop
+        return stop
+
+    def _score(self, alpha: Tensor) -> float:
+        X, y, w = self._held
+        Z, mean = self._Z.to(alpha.device), self._mean.to(alpha)
+        model = KernelModel(self._kernel, Z, alpha, mean, self._plan.tile_bytes, self._plan.precision)
+        with torch.no_grad():
+            return self._estimator._score_values(model(X).cpu(), y, w)
