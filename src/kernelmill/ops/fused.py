@@ -277,10 +277,7 @@ class Halves:
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(g if root_a is None else root_a[:, None] * g, C, stacked=True)
         K = self._parts.view(len(parts), -1)
-        both = _mm(K[:RUN].T, parts[:RUN])
-        for start in range(RUN, len(K), RUN):
-            both += _mm(K[start : start + RUN].T, parts[start : start + RUN])
-        both = both[: len(self._B)]
+        both = _in_runs(K.T, parts)[: len(self._B)]
         out = torch.add(both[:, :c], both[:, C : C + c]).mul_(back)
         return out if root_b is None else root_b[:, None] * out
 
@@ -292,12 +289,9 @@ class Halves:
         c, C = w.shape[1], _padded(w.shape[1])
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(w if root_b is None else root_b[:, None] * w, C)
-        out = torch.zeros(len(self._A), c, dtype=torch.float32, device=w.device)
-        for start in range(0, len(w), RUN):
-            run = slice(start, min(start + RUN, len(w)))
-            both = _mm(self._parts[0, :, run], parts[run])
-            out += both[:, :c] + both[:, C : C + c] + _mm(self._parts[1, :, run], parts[run, :C])[:, :c]
-        out *= back
+        both = _in_runs(self._parts[0, :, : len(w)], parts)
+        low = _in_runs(self._parts[1, :, : len(w)], parts[:, :C])
+        out = torch.add(both[:, :c], both[:, C : C + c]).add_(low[:, :c]).mul_(back)
         return out if root_a is None else root_a[:, None] * out
 
     def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
@@ -318,6 +312,12 @@ class Transposed:
         return self._K.rmatmul(g)
 
 
-def _mm(a: Tensor, b: Tensor) -> Tensor:
-    """float16 @ float16 with the sum in float32."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+def _in_runs(a: Tensor, b: Tensor) -> Tensor:
+    """float16 @ float16 with the sum in float32, RUN terms at a time; the runs are added by ordinary additions, in the same launches."""
+    if not a.is_cuda:
+        return a.float() @ b.float()
+    total = torch.mm(a[:, :RUN], b[:RUN], out_dtype=torch.float32)
+    for start in range(RUN, len(b), RUN):
+        run = slice(start, start + RUN)
+        torch.addmm(total, a[:, run], b[run], out_dtype=torch.float32, out=total)
+    return total

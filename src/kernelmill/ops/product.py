@@ -170,8 +170,8 @@ class KernelProduct:
     def _matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
         if self._form is not None:  # more outputs than fit the chip: K in two halves, tile by tile
-            wide = fused.RUN
-            high = max(128, self.tile_bytes // (4 * wide))
+            high = max(128, min(len(A), 8192))
+            wide = max(fused.RUN, self.tile_bytes // (4 * high) // fused.RUN * fused.RUN)
             room = torch.empty(min(len(A), high) * (min(len(B), wide) + 7), dtype=torch.float32, device=v.device)
             for i in range(0, len(A), high):
                 for j in range(0, len(B), wide):
