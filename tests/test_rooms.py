@@ -9,7 +9,8 @@ from kernelmill.callbacks import plan_line
 from kernelmill.data import ArraySource
 from kernelmill.distributed import Alone, count, gather, run_threads, shard
 from kernelmill.ops import KernelProduct
-from kernelmill.planning import default_centers, direct_pays, free_bytes, parse_bytes
+from kernelmill.planning import direct_is_instant, free_bytes, parse_bytes
+from kernelmill.solvers import EigenPro4
 
 X = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -129,8 +130,8 @@ def test_plans_are_plain_data():
 
 
 def test_defaults_grow_with_the_data():
-    assert default_centers(500) == 500 and default_centers(40_000) == 10_000 and default_centers(10**7) == 20_000
-    assert direct_pays(5_000, 5_000, 8 << 30) and not direct_pays(10**6, 20_000, 64 << 30) and not direct_pays(9_000, 9_000, 1 << 20)
+    assert EigenPro4().default_centers(500) == 500 and EigenPro4().default_centers(10**7) == 20_000
+    assert direct_is_instant(3_000, 3_000, 8 << 30) and not direct_is_instant(10**6, 500, 64 << 30)
 
 
 # ---- tuning --------------------------------------------------------------------------------------------------------------------

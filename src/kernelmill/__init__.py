@@ -5,7 +5,7 @@ from .errors import InputError, InputTypeError, KernelmillError, ModelFileError
 from .estimators import KernelClassifier, KernelRegressor, load
 from .model import KernelModel
 from .planning import Plan
-from .solvers import Event
+from .solvers import Event, plan
 
 __version__ = "0.1.0"
 
@@ -21,5 +21,6 @@ __all__ = [
     "Plan",
     "kernels",
     "load",
+    "plan",
     "solvers",
 ]

@@ -24,8 +24,10 @@ from torch import Tensor
 from . import kernels, solvers
 from .errors import InputError, ModelFileError
 from .kernels import Kernel
-from .model import KernelModel
+from .model import UNCERTAINTY, KernelModel
 from .ops import PRECISIONS
+from .planning import Plan
+from .solvers import Uncertainty
 
 FORMAT, VERSION = "kernelmill-model", 1
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
@@ -36,13 +38,15 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
     folder = Path(folder)
     if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
-    tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in ("Z", "alpha", "intercept")}
+    names = ("Z", "alpha", "intercept", *(UNCERTAINTY if model.ridge is not None else ()))
+    tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in names}
     content = {
         "format": FORMAT,
         "version": VERSION,
         "encoder": None,
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
+        "uncertainty": model.ridge,
         "extra": encode(extra, "extra", tensors),
     }
     weights = save_tensors(tensors)
@@ -115,7 +119,13 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
         precision = content.get("precision")  # files of before there was a choice have none
         if precision is not None and precision not in PRECISIONS:
             raise ModelFileError(f"{str(path)!r} has precision {precision!r}, this kernelmill knows {', '.join(PRECISIONS)}; upgrade it.")
-        model = KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"], precision=precision)
+        known = None
+        if content.get("uncertainty") is not None:
+            known = Uncertainty(tensors["L"], tensors["R"], tensors["signal"], tensors["noise"], float(content["uncertainty"]))
+            square = (len(tensors["Z"]),) * 2
+            if known.L.shape != square or known.R.shape != square or known.signal.shape != tensors["intercept"].shape:
+                raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
+        model = KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"], precision=precision, uncertainty=known)
         return model, decode(content["extra"], tensors)
     except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, (ModelFileError, InputError)):
@@ -147,6 +157,8 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
         return {"$kernel": "custom"}
     if isinstance(value, Kernel):
         return {"$kernel": value.name, "settings": encode(value.get_params(), key, tensors)}
+    if isinstance(value, Plan):
+        return {"$plan": value.to_dict()}
     if type(value) in solvers.NAMED.values():
         return {"$solver": value.name, "settings": encode(value.get_params(), key, tensors)}
     return {"$dropped": type(value).__name__}  # a function or object of the user's own: never stored, never run on loading
@@ -168,6 +180,8 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         if value["$kernel"] not in kernels.NAMED:
             return None
         return kernels.NAMED[value["$kernel"]](**decode(value["settings"], tensors))
+    if "$plan" in value:
+        return Plan.from_dict(value["$plan"])
     if "$solver" in value:
         return solvers.NAMED[value["$solver"]](**decode(value["settings"], tensors))
     if "$dropped" in value:

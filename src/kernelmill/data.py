@@ -32,6 +32,7 @@ class Source(Protocol):
     n: int
     d: int
     c: int
+    mean: Tensor  # (c,) what was taken off the targets
 
     def take(self, rows: Tensor) -> Batch:
         """These rows, in this order."""
@@ -42,6 +43,10 @@ class Source(Protocol):
 
         The order depends on the seed and the epoch alone, so a run that stops and resumes sees the same batches.
         """
+        ...
+
+    def sweep(self, m: int) -> Iterator[Batch]:
+        """All rows in the source's own order, m at a time."""
         ...
 
 
@@ -64,10 +69,10 @@ class ArraySource:
         device: torch.device | str = "cpu",
     ):
         self._X, self._seed, self._device = X, seed, torch.device(device)
-        self._y, self._mean = y.to(X.device), mean.to(X.device)
+        self._y, self.mean = y.to(X.device), mean.to(X.device)
         # Targets of a class code, less their mean: one row each, while that table is small.
         few = y.ndim == 1 and len(mean) <= 2048
-        self._targets = torch.eye(len(mean), dtype=mean.dtype, device=X.device) - self._mean if few else None
+        self._targets = torch.eye(len(mean), dtype=mean.dtype, device=X.device) - self.mean if few else None
         self._w = None if w is None else w.to(X.device)
         self._keep = None if keep is None else keep.to(X.device)
         self.n, self.d, self.c = len(X) if keep is None else len(keep), X.shape[1], len(mean)
@@ -83,17 +88,22 @@ class ArraySource:
         if self._targets is not None:
             Y = self._targets[y]
         else:
-            Y = (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self._mean.dtype) - self._mean
+            Y = (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype) - self.mean
         w = torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
         return Batch(rows, X, Y, w)
 
     def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
-        order = torch.randperm(self.n, generator=generator)
+        return self._in_order(torch.randperm(self.n, generator=generator)[position:], m)
+
+    def sweep(self, m: int) -> Iterator[Batch]:
+        return self._in_order(torch.arange(self.n), m)
+
+    def _in_order(self, order: Tensor, m: int) -> Iterator[Batch]:
         if self._device.type == "cuda" and not self._X.is_cuda:
-            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(position, self.n, m)), self._device)
+            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(0, len(order), m)), self._device)
         order = order.to(self._X.device)
-        return (self.take(order[i : i + m]) for i in range(position, self.n, m))
+        return (self.take(order[i : i + m]) for i in range(0, len(order), m))
 
 
 def copied_ahead(batches: Iterator[Batch], device: torch.device, depth: int = 3) -> Iterator[Batch]:

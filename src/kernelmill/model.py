@@ -9,7 +9,9 @@ from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import KernelProduct, frame
 from .planning import GPU_TILE_BYTES, TILE_BYTES
+from .solvers import Uncertainty
 
+UNCERTAINTY = ("L", "R", "signal", "noise")
 ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a million centers
 
 
@@ -23,9 +25,20 @@ class KernelModel(nn.Module):
     Z: Tensor
     alpha: Tensor
     intercept: Tensor
+    L: Tensor  # these four only where the model is a Gaussian process: see Uncertainty
+    R: Tensor
+    signal: Tensor
+    noise: Tensor
 
     def __init__(
-        self, kernel: Kernel, Z: Tensor, alpha: Tensor, intercept: Tensor, tile_bytes: int | None = None, precision: str | None = None
+        self,
+        kernel: Kernel,
+        Z: Tensor,
+        alpha: Tensor,
+        intercept: Tensor,
+        tile_bytes: int | None = None,
+        precision: str | None = None,
+        uncertainty: Uncertainty | None = None,
     ):
         super().__init__()
         self.kernel, self.tile_bytes = kernel, tile_bytes
@@ -33,6 +46,9 @@ class KernelModel(nn.Module):
         self.register_buffer("Z", Z)
         self.register_buffer("alpha", alpha)
         self.register_buffer("intercept", intercept)
+        self.ridge = None if uncertainty is None else uncertainty.ridge
+        for name in UNCERTAINTY if uncertainty is not None else ():
+            self.register_buffer(name, getattr(uncertainty, name))
         self._prepared: tuple[KernelProduct, Points] | None = None
 
     def __getstate__(self) -> dict:
@@ -65,6 +81,25 @@ class KernelModel(nn.Module):
         out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
             torch.add(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha), self.intercept, out=out[i : i + ROWS])
+        return out
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        return None if self.ridge is None else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
+
+    def std(self, X: Tensor) -> Tensor:
+        """(r, c) standard deviation of the targets at X, noise included. Only a Gaussian process knows it."""
+        known = self.uncertainty
+        if known is None:
+            raise InputError("this model has no variance: it was not trained by solver='sgpr'.")
+        K, Z = self.prepared()
+        out = torch.empty(len(X), len(known.signal), dtype=known.L.dtype, device=known.L.device)
+        for i in range(0, len(X), 4096):
+            x = K.points(X[i : i + 4096])
+            phi = torch.linalg.solve_triangular(known.L, K.dense(Z, x).to(known.L), upper=False)
+            left = torch.linalg.solve_triangular(known.R, phi, upper=False)
+            share = K.diagonal(x).to(phi) - (phi * phi).sum(0) + known.ridge * (left * left).sum(0)
+            out[i : i + 4096] = (share.clamp(min=0)[:, None] * known.signal + known.noise).sqrt()
         return out
 
     def extra_repr(self) -> str:

@@ -14,10 +14,13 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .errors import InputError, one_of
-from .ops import on_chip
+from .kernels import Kernel
+from .ops import PRECISIONS, fuses, on_chip
 from .preconditioner import FRESH_ROWS
+from .rates import Rates
 
 PROJECTIONS = ["cholesky", "carried", "one_pass"]
 RECIPES = ["measured", "paper"]
@@ -37,15 +40,21 @@ class Plan:
     c: int
     p: int
     precision: str = "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
+    fine: str | None = None  # the same for solvers that go all the way to their fixed point, where it differs: float64 for regressions
+    regression: bool = False  # targets are numbers, not classes
     device: str = "cpu"
     x_bytes: int = 8  # bytes of one feature as the user gave it: centers are also kept so
     seed: int = 0
-    epochs: int = 1
+    epochs: int = 1  # passes over the data, or iterations; 0: not asked for, the solver decides
     ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
     every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES
     budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y
     bytes: int = 0  # predicted peak
+    seconds: float | None = None  # predicted, where `rates` are known
+    rates: Rates | None = None  # of this machine, as they were measured
+    keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
+    sweep_rows: int = 4096  # rows of K(X,Z) at a time
     # EigenPro, phase one
     s: int | None = None
     q: int | None = None
@@ -73,6 +82,8 @@ class Plan:
         known = {field.name for field in fields(cls)}
         if "dtype" in values:  # plans of before there were more precisions than two
             values = {"precision": values["dtype"], **values}
+        if isinstance(values.get("rates"), dict):
+            values = {**values, "rates": Rates(**values["rates"])}
         return cls(**{name: value for name, value in values.items() if name in known})
 
     @property
@@ -91,6 +102,47 @@ class Plan:
     @property
     def feature_bytes(self) -> int:
         return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument leaves the choice to the plan."""
+    return value is None or (isinstance(value, str) and value == "auto")
+
+
+def device_of(device: Any, X: Tensor | None = None) -> str:
+    """The device that was asked for; for "auto" where the rows are, or a GPU if there is one."""
+    if is_auto(device):
+        return str(X.device) if X is not None and X.is_cuda else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device={device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={device!r} was given, but torch sees no CUDA GPU here; use device='auto' or 'cpu'.")
+    return str(found)
+
+
+def precision_of(precision: Any, x_bytes: int, d: int, kernel: Kernel, device: str) -> str:
+    """The precision that was asked for; for "auto" that of the data, which has `x_bytes` bytes a feature, or half precision on a GPU.
+
+    There float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to spare: rounding
+    moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in prediction. Kernels that cannot
+    be measured from a mean, or have no fused form, keep float32.
+    """
+    if not is_auto(precision):
+        if precision not in PRECISIONS:
+            raise one_of("precision", precision, ["auto", *PRECISIONS])
+        return precision
+    if device == "cpu":
+        return "float64" if x_bytes == 8 else "float32"
+    half = x_bytes == 2 or (d > 64 and kernel.translation_invariant)
+    return "float16" if fuses(kernel) and half else "float32"
+
+
+def fine_precision(precision: Any, regression: bool) -> str | None:
+    """float64 for the exact solution of a regression, unless another was asked for: smooth targets are known to more digits than float32
+    kernel values can carry through the inverse of K(Z,Z) (kin40k: .102 against .112, docs/solvers.md)."""
+    return "float64" if is_auto(precision) and regression else None
 
 
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
@@ -130,11 +182,9 @@ def free_bytes() -> int:
         return 4 << 30
 
 
-def default_centers(n: int) -> int:
-    """How many centers when nobody said: all rows while an exact solution is quick, then as many as keep an epoch short."""
-    if n <= 50_000:
-        return min(n, 10_000)
-    return 20_000
+def default_epochs(n: int) -> int:
+    """Passes over the data when nobody said: most of the way to the direct solution, on large data in fewer."""
+    return 5 if n < 1_000_000 else 2
 
 
 def tile_bytes(budget: int, device: str = "cpu") -> int:
@@ -148,19 +198,29 @@ def whole(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name}={value!r} was given, expected a whole number of {least} or more, or None to have it chosen.")
 
 
+def every_row_needed(base: Plan) -> None:
+    """Raise unless Z = X."""
+    if not base.every_row:
+        raise InputError(
+            f"solver={base.solver!r} makes every row a center, {base.p} centers for {base.n} rows were given; leave out n_centers, "
+            "centers and warm_start, or use 'eigenpro4'."
+        )
+
+
 def direct_bytes(n: int, p: int) -> int:
     # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the first two.
     return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES
 
 
-def direct_pays(n: int, p: int, budget: int) -> bool:
-    """Whether the exact solution is quick enough to be the default: about a minute on two cores."""
-    work = p**3 / 3 if p == n else 2.0 * n * p * p
-    return work <= 1e13 and direct_bytes(n, p) <= budget
+def direct_is_instant(n: int, p: int, budget: int) -> bool:
+    """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed or compared."""
+    work = p**3 / 3 if p == n else 3.0 * n * p * p
+    return work <= 2e10 and direct_bytes(n, p) <= budget
 
 
 def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None) -> Plan:
     """Phase one: s, q, the projection and what is kept, from the problem's sizes and the memory budget."""
+    base = replace(base, epochs=base.epochs or default_epochs(base.n))
     n, d, c, p, item = base.n, base.d, base.c, base.p, base.itemsize
     whole("s", s, 1)
     whole("q", q, 0)
@@ -190,6 +250,28 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
         control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
     plan = replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh)
     return replace(plan, bytes=peak_bytes(plan))
+
+
+def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
+    """Sizes of a solver that goes over all of K(X,Z) at every iteration and holds `factors` p×p float64 factors. `keep`: hold K(X,Z)
+    whole; None: where it fits."""
+    n, p, c, item = base.n, base.p, base.c, base.itemsize
+    rows = min(n, 16_384 if base.on_gpu else 4096)
+    held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c)
+    batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
+    whole_block = n * ((p + 7 + 3 * c) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
+    block = rows * p * item
+    fits = held + batch + whole_block <= base.budget
+    keep_all = bool(keep) if keep is not None else fits
+    plan = replace(base, keep_all=keep_all, sweep_rows=rows)
+    plan = replace(plan, keep_block=keep_all or (keeping_pays(plan) and held + batch + block <= base.budget))
+    bytes = held + batch + (whole_block if keep_all else block if plan.keep_block else 2 * plan.tile_bytes)
+    if held + batch > base.budget or (keep and not fits):
+        raise InputError(
+            f"solver={base.solver!r} needs {bytes / 2**30:.1f} GiB for {p} centers and {n} rows, {base.budget / 2**30:.1f} may be used; "
+            "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
+        )
+    return replace(plan, bytes=bytes)
 
 
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:

@@ -26,6 +26,9 @@ Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 JITTERS = (1e1, 1e3, 1e5, 1e7)  # times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is used
 
 
+BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
+
+
 class NotPositiveDefinite(KernelmillError, ArithmeticError):
     """K(Z,Z) could not be factored even with the largest jitter."""
 
@@ -36,10 +39,26 @@ class Factor:
 
     L: Tensor
     jitter: float
+    diagonal: list[Tensor] | None = None  # on a GPU: the inverses of L's diagonal blocks
 
     def solve(self, b: Tensor) -> Tensor:
-        half = torch.linalg.solve_triangular(self.L, b.double(), upper=False)
-        return torch.linalg.solve_triangular(self.L.T, half, upper=True)
+        if self.diagonal is None:
+            half = torch.linalg.solve_triangular(self.L, b.double(), upper=False)
+            return torch.linalg.solve_triangular(self.L.T, half, upper=True)
+        # A triangular solve with few columns is a chain of tiny launches on a GPU; by blocks it is products that read L once.
+        x = b.double().clone()
+        for i, inverse in enumerate(self.diagonal):
+            rows = slice(i * BLOCK, i * BLOCK + len(inverse))
+            x[rows] = inverse @ (x[rows] - self.L[rows, : rows.start] @ x[: rows.start])
+        for i, inverse in reversed(list(enumerate(self.diagonal))):
+            rows = slice(i * BLOCK, i * BLOCK + len(inverse))
+            x[rows] = inverse.T @ (x[rows] - self.L[rows.stop :, rows].T @ x[rows.stop :])
+        return x
+
+    def in_blocks(self) -> Factor:
+        """The same factor with its diagonal blocks inverted: p·BLOCK numbers more."""
+        starts = range(0, len(self.L), BLOCK)
+        return replace(self, diagonal=[_inverted(self.L[i : i + BLOCK, i : i + BLOCK].contiguous()) for i in starts])
 
 
 def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
@@ -56,7 +75,8 @@ def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
         added = jitter * unit
         L, info = torch.linalg.cholesky_ex(K_ZZ)
         if info.item() == 0 and torch.isfinite(L.diagonal()).all():
-            return Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
+            found = Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
+            return found.in_blocks() if L.is_cuda and len(L) > 2 * BLOCK else found
     raise NotPositiveDefinite(
         f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to its diagonal; "
         "use fewer or more distinct centers, a smaller bandwidth, or projection='carried'."

@@ -26,6 +26,7 @@ CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a ce
 SAMPLE_ROWS = 12_000  # rows on which they are compared when not
 MAX_CENTERS = 2000
 MANY_FEATURES = 64  # above this a bandwidth per feature is noise on so few rows: one for all
+ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 CANDIDATES = ["laplacian", "matern", "gaussian"]
 RIDGES = (1e-10, 1e3)
 
@@ -105,6 +106,62 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
         choices.append(_compare(refined, ridge, sample))
         log.info("tuning: refined on %d rows: error %.4g", FINAL_ROWS, choices[-1].error)
     return min(choices, key=lambda choice: choice.error)
+
+
+def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:
+    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the first rows of the sample.
+
+    Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS rows stand for all.
+    """
+    start = tune(kernel, ridge, sample)
+    given = kernel if not isinstance(kernel, str) else resolve(kernel) if kernel != "auto" else None
+    free = isinstance(start.kernel, Radial) and (given is None or (isinstance(given, Radial) and isinstance(given.bandwidth, str)))
+    if not free and ridge is not None:
+        return start
+    X, Y, w = sample.X[:ELBO_ROWS], sample.Y[:ELBO_ROWS], sample.w[:ELBO_ROWS]
+    Z = sample.X[: min(p, MAX_CENTERS // 2)] if Z is None else Z
+    found = copy.deepcopy(start.kernel)
+    log_ridge = torch.tensor(math.log(max(start.ridge, 1e-6) if ridge is None else ridge), dtype=torch.float64)
+    parameters = [log_ridge.requires_grad_()] if ridge is None else []
+    base = torch.as_tensor(found.bandwidth, dtype=torch.float64) if free else None  # type: ignore[attr-defined]
+    theta, middle = torch.zeros(() if base is None else base.shape, dtype=torch.float64), X.mean(0)
+    if free:
+        parameters.append(theta.requires_grad_())
+
+    def matrix(A: Tensor, B: Tensor) -> Tensor:
+        if base is None or not isinstance(found, Radial):
+            return found(A, B)
+        a, b = ((side - middle) / (base * torch.exp(theta)) for side in (A, B))
+        squares = ((a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T).clamp(min=0)
+        return _Profile.apply(squares.fill_diagonal_(0) if A is B else squares, found)
+
+    diagonal = found.diagonal(found.points(found.embedding(X.mean(0), torch.float64)(X)))
+
+    def loss() -> Tensor:
+        lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
+        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise) / len(X)
+
+    _minimise(loss, parameters, None, steps=40)
+    if free and base is not None:
+        value = base * torch.exp(theta.detach())
+        found.bandwidth = value.item() if value.ndim == 0 else value  # type: ignore[attr-defined]
+    return Choice(found, log_ridge.detach().exp().item() if ridge is None else ridge, start.error)
+
+
+def elbo(K_ZZ: Tensor, K_XZ: Tensor, diagonal: Tensor, Y: Tensor, w: Tensor, lam: Tensor, noise: float | None = None) -> Tensor:
+    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ where the noise is given."""
+    n, p = K_XZ.shape
+    L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
+    Phi = torch.linalg.solve_triangular(L, K_XZ.T, upper=False).T
+    root = w.sqrt()[:, None]
+    B = (root * Phi).T @ (root * Phi) / lam + torch.eye(p, dtype=Phi.dtype)
+    R = torch.linalg.cholesky(B)
+    right = torch.linalg.solve_triangular(R, (root * Phi).T @ (root * Y), upper=False) / lam
+    quadratic = (w[:, None] * Y * Y).sum(0) / lam - (right * right).sum(0)  # yᵀ(Q + λ/w)⁻¹y of each output
+    logdet = 2 * R.diagonal().log().sum() + n * lam.log() - w.log().sum()
+    signal = quadratic / n if noise is None else torch.full_like(quadratic, noise) / lam
+    trace = (w * (diagonal - (Phi * Phi).sum(1))).sum() / lam
+    return -0.5 * (n * (2 * math.pi * signal).log() + logdet + quadratic / signal + trace).sum()
 
 
 def _scales(X: Tensor) -> list[Tensor | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -24,8 +25,9 @@ from ..distributed import Alone
 from ..errors import InputError, one_of
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
-from ..ops import PRECISIONS, KernelProduct, frame, fuses
-from ..planning import Plan, default_centers, direct_pays, parse_bytes, tile_bytes, whole
+from ..ops import KernelProduct, frame
+from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
+from ..rates import measure
 from .rows import checked_weights, largest_of, named_columns, too_large
 from .watch import Watch
 
@@ -56,7 +58,7 @@ class KernelEstimator(BaseEstimator):
         precision: str = "auto",
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         callbacks: Any = None,
         warm_start: bool = False,
         random_state: Any = None,
@@ -102,43 +104,62 @@ class KernelEstimator(BaseEstimator):
     ):
         """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
         keep: the numbers of the rows to train on, all where it is None."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        stored = self.solver if isinstance(self.solver, Plan) else None
+        seed = stored.seed if stored else int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
-        device = self._device(X)
-        if not is_auto(self.precision) and self.precision not in PRECISIONS:
-            raise one_of("precision", self.precision, ["auto", *PRECISIONS])
+        device = stored.device if stored else device_of(self.device, X)
+        whole("epochs", None if is_auto(self.epochs) else self.epochs, 1)
         if X.is_cuda and X.device != torch.empty(0, device=device).device:
             X = X.to(device)
-        budget = parse_bytes(self.memory_budget, device)
+        budget = stored.budget if stored else parse_bytes(self.memory_budget, device)
         tile = tile_bytes(budget, device)
         scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
         w = w / scale
-        epochs = self._epochs(len(X) if keep is None else len(keep))
         size = X.nbytes + y.nbytes
-        if device.startswith("cuda") and not X.is_cuda and epochs > 1 and size <= budget // 3:
+        if device.startswith("cuda") and not X.is_cuda and self.epochs != 1 and size <= budget // 3:
             # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
             X, y, budget = X.to(device), y.to(device), budget - size
         source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
         n, d = source.n, source.d
         warm = self._warm(d, len(mean))
+        given = None if is_auto(self.kernel) else kernels.resolve(self.kernel)
+        kind = given or kernels.Laplacian()
+        precision = stored.precision if stored else precision_of(self.precision, X.dtype.itemsize, d, kind, device)
 
         own = self._own_centers(X)
-        p = warm.n_centers if warm is not None else len(own) if own is not None else self._count_centers(n)
-        every_row = own is None and warm is None and p == n
-        if is_auto(self.solver):
-            solver = solvers.resolve("direct" if direct_pays(n, p, budget) else "eigenpro4")
-            log.info("solver='auto' takes %s for %d rows and %d centers", solver.name, n, p)
+        base = Plan(
+            "auto",
+            n,
+            d,
+            len(mean),
+            0,
+            precision=precision,
+            fine=fine_precision(self.precision, labels is None),
+            regression=labels is None,
+            device=device,
+            x_bytes=X.dtype.itemsize,
+            seed=seed,
+            epochs=0 if is_auto(self.epochs) else int(self.epochs),  # type: ignore[arg-type]
+            tile_bytes=tile,
+            budget=budget,
+        )
+        fixed = warm.n_centers if warm is not None else len(own) if own is not None else self._count_centers(n)
+        if stored:
+            solver, base = self._again(stored, base, fixed)
         else:
-            solver = solvers.resolve(self.solver)
+            solver, base = self._solver(base, given, fixed, anew=own is None and warm is None, warm=warm is not None)
+        if solver.for_classes and labels is None:
+            raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
+        p, every_row = base.p, base.every_row
 
-        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, generator)
+        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, generator)
         kernel.validate(d)
-        precision = self._precision(X, kernel, device)
         if warm is not None:
             Z, order = warm.Z, None
         elif own is not None:
-            order = torch.randperm(p, generator=generator)  # any first rows must be a random subsample; undone below
-            Z = own[order]
+            # Where any first rows must be a random subsample; undone below.
+            order = torch.randperm(p, generator=generator) if solver.subsamples else None
+            Z = own if order is None else own[order]
         elif every_row and solver.name != "eigenpro4":
             Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
@@ -146,24 +167,7 @@ class KernelEstimator(BaseEstimator):
             Z, order, every_row = self._take_centers(source, kernel, precision, device, tile, labels, p, generator), None, False
         Z = Z.to(device)
 
-        plan = solver.plan(
-            Plan(
-                solver.name,
-                n,
-                d,
-                len(mean),
-                p,
-                precision=precision,
-                device=device,
-                x_bytes=X.dtype.itemsize,
-                seed=seed,
-                epochs=epochs,
-                ridge=ridge,
-                every_row=every_row,
-                tile_bytes=tile,
-                budget=budget,
-            )
-        )
+        plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
         log.info("%s", plan_line(plan))
         if plan.bytes > budget:
             warnings.warn(
@@ -172,7 +176,8 @@ class KernelEstimator(BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
-        watch = Watch(self, kernel, Z, mean, held, plan)
+        mean = solver.intercept(mean)
+        watch = Watch(self, solver, kernel, Z, mean, held, plan)
         state = None
         if warm is not None and solver.name != "direct":
             alpha = warm.alpha.to(device, plan.torch_dtype)
@@ -183,7 +188,7 @@ class KernelEstimator(BaseEstimator):
         if order is not None:
             back = torch.argsort(order)
             alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
-        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision)
+        self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
         self.n_iter_ = max(1, state.epoch)
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
@@ -193,6 +198,32 @@ class KernelEstimator(BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool, warm: bool) -> tuple[solvers.Solver, Plan]:
+        """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
+        n = base.n
+        if not is_auto(self.solver):
+            solver = solvers.resolve(self.solver)
+            p = fixed or solver.default_centers(n)
+            return solver, replace(base, solver=solver.name, p=p, every_row=anew and p == n)
+        base = replace(base, p=fixed or n, every_row=anew and (fixed or n) == n)
+        if direct_is_instant(n, base.p, base.budget):
+            return solvers.Direct(), base
+        base = replace(base, rates=measure(kernel, base.d, base.precision, base.device))
+        if fixed is None:
+            base = solvers.affordable(base)
+        table = solvers.forecast(base)
+        log.info("%s", table)
+        if warm and table.chosen.solver.name != "direct":
+            return solvers.EigenPro4(), base
+        return table.chosen.solver, base
+
+    def _again(self, stored: Plan, base: Plan, fixed: int | None) -> tuple[solvers.Solver, Plan]:
+        """A fit from a stored plan does the same again; its sizes must be those of the data."""
+        for name, here in (("n", base.n), ("d", base.d), ("c", base.c), ("p", fixed or stored.p)):
+            if getattr(stored, name) != here:
+                raise InputError(f"the plan given as solver has {name} = {getattr(stored, name)}, this fit {here}; use solver='auto'.")
+        return solvers.resolve(stored.solver), stored
 
     def _take_centers(self, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
         """Rows of the data that become centers, chosen as the user said."""
@@ -220,7 +251,7 @@ class KernelEstimator(BaseEstimator):
             )
         return model
 
-    def _choose(self, source, scale, p, solver, every_row, warm, generator) -> tuple[Kernel, float]:
+    def _choose(self, source, scale, p, solver, every_row, warm, own, generator) -> tuple[Kernel, float]:
         """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
         given = None if is_auto(self.ridge) else self.ridge
         if given is not None and (isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf):
@@ -230,7 +261,7 @@ class KernelEstimator(BaseEstimator):
         self._fitted_with = {"kernel": repr(self.kernel), "n_centers": repr(self.n_centers), "centers": repr(self.centers)}
         kernel: Any = "auto" if is_auto(self.kernel) else kernels.resolve(self.kernel)
         # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
-        free = given is None and solver.name in ("direct", "eigenpro2")
+        free = given is None and solver.needs_ridge
         ridge = None if free else float(given or 0.0) / scale
         unset = is_auto(kernel) or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
         n = source.n
@@ -242,40 +273,16 @@ class KernelEstimator(BaseEstimator):
         rows = torch.arange(n) if n <= tuning.CHECK_ROWS else torch.randperm(n, generator=generator)[: tuning.SAMPLE_ROWS]
         batch = source.take(rows)
         sample = tuning.Sample(batch.X.double().cpu(), batch.Y.double().cpu(), batch.w.double().cpu(), ratio)
-        choice = tuning.tune(kernel, ridge, sample)
+        if solver.criterion == "elbo":
+            choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.double().cpu())
+        else:
+            choice = tuning.tune(kernel, ridge, sample)
         return choice.kernel, choice.ridge
 
-    def _precision(self, X: Tensor, kernel: Kernel, device: str) -> str:
-        if not is_auto(self.precision):
-            return self.precision
-        if device == "cpu":
-            return "float64" if X.dtype == torch.float64 else "float32"
-        # On a GPU float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to
-        # spare: rounding moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in
-        # prediction. Kernels that cannot be measured from a mean, or have no fused form, keep float32.
-        half = X.dtype.itemsize == 2 or (X.shape[1] > 64 and kernel.translation_invariant)
-        return "float16" if fuses(kernel) and half else "float32"
-
-    def _device(self, X: Tensor) -> str:
-        if is_auto(self.device):
-            return str(X.device) if X.is_cuda else "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(self.device)
-        except (RuntimeError, TypeError):
-            raise InputError(f"device={self.device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'.") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise InputError(f"device={self.device!r} was given, but torch sees no CUDA GPU here; use device='auto' or 'cpu'.")
-        return str(device)
-
-    def _epochs(self, n: int) -> int:
-        if is_auto(self.epochs):
-            return 5 if n < 1_000_000 else 2
-        whole("epochs", self.epochs, 1)
-        return int(self.epochs)  # type: ignore[arg-type]
-
-    def _count_centers(self, n: int) -> int:
+    def _count_centers(self, n: int) -> int | None:
+        """As many centers as the user said, or None."""
         if is_auto(self.n_centers):
-            return n if isinstance(self.solver, solvers.EigenPro2) or self.solver == "eigenpro2" else default_centers(n)
+            return None
         whole("n_centers", self.n_centers, 1)
         count = int(self.n_centers)  # type: ignore[arg-type]
         if count > n:
@@ -352,15 +359,18 @@ class KernelEstimator(BaseEstimator):
         fraction = self.validation_fraction
         if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1):
             raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
-        if not isinstance(self.early_stopping, (bool, np.bool_)):
-            raise InputError(f"early_stopping={self.early_stopping!r} was given, expected True or False.")
+        if not isinstance(self.early_stopping, (bool, np.bool_)) and not is_auto(self.early_stopping):
+            raise InputError(f"early_stopping={self.early_stopping!r} was given, expected True, False or 'auto'.")
+        stops = self._stops_early()
         if fraction is None:
-            fraction = max(default, 0.1) if self.early_stopping else default
-        if self.early_stopping and fraction == 0:
+            fraction = max(default, 0.1) if stops else default
+        if is_auto(self.early_stopping) and fraction == 0:
+            return None
+        if stops and fraction == 0:
             raise InputError("early_stopping=True needs held-out rows: set validation_fraction above 0, or leave it out.")
         size = int(round(fraction * n))
         if size < 1 or n - size < 2:
-            if self.early_stopping:
+            if stops and not is_auto(self.early_stopping):
                 raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
         out = check_random_state(self.random_state).permutation(n)[n - size :]
@@ -371,6 +381,13 @@ class KernelEstimator(BaseEstimator):
             first = {code: row for row, code in zip(out[::-1], labels[out][::-1], strict=True)}
             out = np.setdiff1d(out, [first[code] for code in lost])
         return np.sort(out) if len(out) else None
+
+    def _stops_early(self) -> bool:
+        """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose regularisation it is."""
+        if not is_auto(self.early_stopping):
+            return bool(self.early_stopping)
+        named = solvers.NAMED.get(self.solver) if isinstance(self.solver, str) else self.solver
+        return bool(getattr(named, "stops_early", False))
 
     def _values(self, X: Any) -> Tensor:
         """f(X), (r, c): checked, on the model's device."""
@@ -405,8 +422,3 @@ class KernelEstimator(BaseEstimator):
         tags.input_tags.sparse = False
         tags.non_deterministic = False
         return tags
-
-
-def is_auto(value: Any) -> bool:
-    """Whether an argument leaves the choice to the plan."""
-    return value is None or (isinstance(value, str) and value == "auto")

@@ -44,7 +44,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         precision: str = "auto",
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         callbacks: Any = None,
         class_weight: Any = None,
         warm_start: bool = False,

@@ -10,6 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
+from ..errors import InputError
 from .base import KernelEstimator
 from .rows import MERGE_ROWS, merge, split_rows, too_large
 
@@ -24,8 +25,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ----------
     kernel : "auto", a name, a kernel object, or a function K(A, B)
     n_centers : how many rows become centers; None lets the plan decide
-    solver : "auto", a name, or a solver object such as EigenPro4(q=100)
-    epochs : passes over the data; None lets the plan decide
+    solver : "auto", a name, a solver object such as EigenPro4(q=100), or the `plan_` of an earlier fit, to do the same again
+    epochs : passes over the data, or iterations; None lets the plan decide; some solvers end when they are there
     ridge : λ of the objective above, a sum over rows and not a mean; None chooses it
     centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
     device : "auto", "cpu", "cuda", "cuda:1", …
@@ -33,7 +34,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         float32, or float64 for "float64"; the direct solver always computes in float64
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
-    early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights
+    early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for
+        solvers whose regularisation that is (NYTRO, 20 steps)
     callbacks : one callable or a list; each gets every Event, and returning True stops the fit
     warm_start : go on from the fitted weights, kernel and centers
     random_state, verbose : as in scikit-learn; verbose=1 shows a progress bar
@@ -83,8 +85,16 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         left, total = (w * (values - Y) ** 2).sum(0), (w * (Y - mean) ** 2).sum(0)
         return (1 - left / total.clamp(min=1e-300)).mean().item()
 
-    def predict(self, X: Any) -> Any:
-        """f(X): a numpy array, or a tensor where X is one."""
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """f(X): a numpy array, or a tensor where X is one. `return_std=True` gives (f(X), standard deviation of the targets, noise
+        included) where the model was trained by solver="sgpr"."""
         values = self._values(X)
-        values = values[:, 0] if self.y_ndim_ == 1 else values
-        return values if isinstance(X, Tensor) else values.cpu().numpy()
+        if return_std and self.model_.uncertainty is None:
+            raise InputError("return_std=True needs a Gaussian process: fit with solver='sgpr'.")
+        answers: list[Any] = [values]
+        if return_std:
+            with torch.no_grad():
+                answers.append(self.model_.std(self._check_X(X, reset=False)).to(values))
+        answers = [answer[:, 0] if self.y_ndim_ == 1 else answer for answer in answers]
+        answers = answers if isinstance(X, Tensor) else [answer.cpu().numpy() for answer in answers]
+        return tuple(answers) if return_std else answers[0]

@@ -13,22 +13,20 @@ from ..errors import InputError
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning import Plan
-from ..solvers import Event
+from ..solvers import Event, Solver
 
 if TYPE_CHECKING:
     from .base import KernelEstimator
-
-PATIENCE = 3  # epochs without a better validation score before early stopping
 
 
 class Watch:
     """Listens to the solver: keeps the history, scores held-out rows after each epoch, keeps the best weights, calls the callbacks."""
 
-    def __init__(self, estimator: KernelEstimator, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
+    def __init__(self, estimator: KernelEstimator, solver: Solver, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
         self.stopped = False
-        self._best_score, self._waited, self._plan = -np.inf, 0, plan
+        self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
         self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
@@ -44,12 +42,12 @@ class Watch:
         stop = False
         if event.kind == "epoch" and self._held is not None and event.alpha is not None:
             row["validation_score"] = score = self._score(event.alpha)
-            if self._estimator.early_stopping:
+            if self._estimator._stops_early():
                 better = score > self._best_score
                 self._waited = 0 if better else self._waited + 1
                 if better:
                     self._best_score, self.best = score, event.alpha.clone()
-                stop = self.stopped = self._waited >= PATIENCE
+                stop = self.stopped = self._waited >= self._patience
         if event.kind not in ("start", "end"):
             self.history.append(row)
         for callback in self._callbacks:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..distributed import Communicator
 from ..errors import InputError
 from ..kernels import Kernel
 from ..planning import Plan
+from ..settings import Settings
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ MAX_GROWTH = 1.5  # residuals may be this many times as large as the targets (pr
 OnEvent = Callable[[Event], bool]  # True asks the solver to stop at its last projection
 
 
+@dataclass(frozen=True)
+class Uncertainty:
+    """What a Gaussian process knows beside its mean: L Lᵀ = K(Z,Z), R Rᵀ = ΦᵀwΦ + λ, and the variances of signal and noise, (c,)."""
+
+    L: Tensor
+    R: Tensor
+    signal: Tensor
+    noise: Tensor
+    ridge: float
+
+
 @dataclass
 class State:
     """What a run is made of between two cycles; exactly what a checkpoint stores. Tensors hold this rank's rows of Z."""
@@ -57,6 +70,8 @@ class State:
     D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
     D_next: Tensor | None = None  # the same of this epoch, so far
     g_last: Tensor | None = None  # (n, c) residual of each row when last seen
+    direction: Tensor | None = None  # (p, c) where conjugate gradients go next; of ASkotch, its second sequence v
+    uncertainty: Uncertainty | None = None  # of a Gaussian process
     stopped: str = ""  # why the run ended before its last epoch, if it did
 
     def copy(self) -> State:
@@ -71,13 +86,30 @@ def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-class Solver(Protocol):
-    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `solve` does the work."""
+class Solver(Settings, ABC):
+    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `solve` does the work; the rest is what
+    it asks of those who call it."""
 
-    name: str
+    name: ClassVar[str]
+    needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
+    subsamples = False  # takes its subsample from the first centers, which must then be in random order
+    for_classes = False  # its loss is one of classes
+    stops_early = False  # stopping at the best score of held-out rows is its regularisation
+    criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
+    patience = 3  # epochs without a better score that early stopping waits for
 
+    def default_centers(self, n: int) -> int:
+        """How many centers where nobody said."""
+        return min(n, 10_000 if n <= 50_000 else 20_000)
+
+    def intercept(self, mean: Tensor) -> Tensor:
+        """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets."""
+        return mean
+
+    @abstractmethod
     def plan(self, base: Plan) -> Plan: ...
 
+    @abstractmethod
     def solve(
         self,
         kernel: Kernel,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,17 +20,18 @@ from ..kernels import Kernel, Points
 from ..ops import KernelProduct
 from ..planning import Plan, direct_bytes
 from ..projection import factor
-from ..settings import Settings
-from .base import OnEvent, Reporter, State, alone
+from .base import OnEvent, Reporter, Solver, State, alone
+from .sweep import normal_equations, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
 
 
 @dataclass(eq=False)
-class Direct(Settings):
+class Direct(Solver):
     """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
 
     name = "direct"
+    needs_ridge = True
 
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.n, base.p)
@@ -78,27 +80,15 @@ def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
 
 def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, report: Reporter) -> Tensor:
     L = factor(K.dense(Z, Z)).L
-    p, chunk = plan.p, max(256, min(4096, plan.tile_bytes // (8 * plan.p)))
-    normal, right = L.new_zeros(p, p), L.new_zeros(p, plan.c)
-
-    def features() -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, source.n, chunk):
-            batch = source.take(torch.arange(start, min(start + chunk, source.n)))
-            root = batch.w.to(L)[:, None].sqrt()
-            Phi = torch.linalg.solve_triangular(L, K.dense(K.points(batch.X), Z).T, upper=False).T
-            yield root * Phi, root * batch.Y.to(L)
-            report("projection", 0, start + len(batch))
-
-    for Phi, Y in features():
-        normal.addmm_(Phi.T, Phi)
-        right.addmm_(Phi.T, Y)
+    features = partial(whitened, K, source, Z, L, plan, report)
+    normal, right = normal_equations(features(), plan.p, plan.c, L)
     normal.diagonal().add_(plan.ridge)
     R, info = torch.linalg.cholesky_ex(normal)
     d = R.diagonal()
     if info.item() == 0 and (d.max() / d.min()).item() ** 2 < WORST:
         beta = torch.cholesky_solve(right, R)
     else:
-        beta = by_qr(features(), p, plan.c, plan.ridge, L)
+        beta = by_qr(features(), plan.p, plan.c, plan.ridge, L)
     return torch.linalg.solve_triangular(L.T, beta, upper=True)
 
 

@@ -12,15 +12,14 @@ from ..distributed import Communicator, count, shard
 from ..kernels import Kernel
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
-from ..settings import Settings
-from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
+from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import measured, printed, step_now
 
 REPORT_EVERY = 50  # steps
 
 
 @dataclass(eq=False)
-class EigenPro3(Settings):
+class EigenPro3(Solver):
     """s, q, m, projection and recipe as in EigenPro4. Each step costs a projection: O(p²) a batch."""
 
     s: int | None = None
@@ -29,6 +28,7 @@ class EigenPro3(Settings):
     projection: str = "auto"
     recipe: str = "measured"
     name = "eigenpro3"
+    subsamples = True
 
     def plan(self, base: Plan) -> Plan:
         whole("m", self.m, 1)

@@ -22,13 +22,12 @@ from ..kernels import Kernel, Points
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
-from ..settings import Settings
-from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, State, target_energy
+from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import Setup, leaner, measured, printed, step_now
 
 
 @dataclass(eq=False)
-class EigenPro4(Settings):
+class EigenPro4(Solver):
     """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection: "auto", "cholesky", "carried" or
     "one_pass"; control_variate: subtract last residuals from the second epoch on. None: the plan decides, or it is measured."""
 
@@ -40,6 +39,7 @@ class EigenPro4(Settings):
     control_variate: bool | None = None
     recipe: str = "measured"
     name = "eigenpro4"
+    subsamples = True
 
     @classmethod
     def paper(cls, s: int = 1000, q: int = 100) -> EigenPro4:

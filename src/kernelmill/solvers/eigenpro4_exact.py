@@ -14,12 +14,11 @@ from ..kernels import Kernel
 from ..ops import KernelProduct
 from ..planning import Plan
 from ..projection import factor
-from ..settings import Settings
-from .base import OnEvent, Reporter, State, alone
+from .base import OnEvent, Reporter, Solver, State, alone
 
 
 @dataclass(eq=False)
-class EigenPro4Exact(Settings):
+class EigenPro4Exact(Solver):
     """An epoch is one round. Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct solution."""
 
     name = "eigenpro4_exact"

@@ -1,0 +1,82 @@
+"""What this machine does in a second, measured in a moment: what predictions of time are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from .kernels import Kernel, Laplacian, Radial
+from .ops import KernelProduct
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured once per device, kernel, precision and d, and kept with the plan, so that a stored plan decides the same again."""
+
+    block: float  # kernel values a second, evaluated and multiplied, none of them held
+    read: float  # bytes a second of a held matrix that is multiplied by few columns
+    products: float  # float64 operations a second of a matrix product
+    factor: float  # float64 operations a second of a large Cholesky factor
+    column: float  # seconds that a column of a factor costs by itself, however small
+    launch: float  # seconds between two small operations
+
+
+_KNOWN: dict[tuple[str, int, str, str], Rates] = {}
+
+
+def measure(kernel: Kernel | None, d: int, precision: str, device: str) -> Rates:
+    """Takes about 0.2 s on two cores, and less on a GPU; once in a process for each kind of problem."""
+    if kernel is None:
+        kernel = Laplacian(bandwidth=1.0)
+    elif isinstance(kernel, Radial):
+        kernel = replace(kernel, bandwidth=1.0)
+    key = repr(kernel), d, precision, device
+    if key not in _KNOWN:
+        _KNOWN[key] = _measure(kernel, d, precision, device)
+    return _KNOWN[key]
+
+
+def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
+    gpu = device.startswith("cuda")
+    place = torch.device(device)
+    rows, cols = (8192, 16_384) if gpu else (1024, 4096)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(cols, d, generator=generator).to(place) / max(1, d) ** 0.5
+    K = KernelProduct(kernel, X.double().mean(0), precision, place, (256 if gpu else 8) << 20)
+    Z = K.points(X)
+    v = torch.randn(cols, 10, generator=generator).to(place, K.dtype)
+    block = rows * cols / _seconds(lambda: K.matmul(Z[:rows], Z, v), gpu)
+
+    held = torch.rand((1 << 28 if gpu else 1 << 25) // 4096, 4096, device=place)
+    w = torch.rand(4096, 10, device=place)
+    read = 2 * held.nbytes / _seconds(lambda: (held @ w).T @ held, gpu)
+
+    side, size = (4096, 4096) if gpu else (1024, 1536)
+    A = torch.rand(side, side, dtype=torch.float64, device=place)
+    products = 2 * side**3 / _seconds(lambda: A @ A, gpu)
+    # A large factor is mostly products; what a smaller one takes beyond them is its columns' latency.
+    factor = 0.6 * products
+    S = torch.eye(size, dtype=torch.float64, device=place) + 1e-3
+    column = max(0.0, _seconds(partial(torch.linalg.cholesky_ex, S), gpu) - size**3 / 3 / factor) / size
+    tiny = torch.zeros(8, device=place)
+    launch = _seconds(lambda: [tiny.add_(1) for _ in range(50)], gpu) / 50
+    return Rates(block, read, products, factor, column, launch)
+
+
+def _seconds(work: Callable[[], object], gpu: bool) -> float:
+    """A run after a first one; on a GPU, where that is a moment, the quickest of three."""
+    best = float("inf")
+    for run in range(4 if gpu else 2):
+        if gpu:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        if gpu:
+            torch.cuda.synchronize()
+        if run:
+            best = min(best, time.perf_counter() - start)
+    return max(best, 1e-9)

@@ -1,0 +1,148 @@
+"""ASkotch (Rathore, Frangella, Yang, Dereziński, Udell, 2024): full kernel ridge by accelerated block coordinate descent.
+
+It solves (K(X,X) + λ/w) α = Y. Each step takes m rows at random, evaluates K(X_m, X), and solves for their weights with a Nyström
+approximation of K(X_m, X_m) of rank r in place of the block itself, damped by ρ; its step is 1 over the largest curvature that the
+approximation leaves. Nesterov's three sequences couple the steps. O(n·c + m²) memory beside the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..kernels import Kernel
+from ..planning import Plan, every_row_needed, whole
+from .base import OnEvent, Reporter, Solver, State, alone
+from .setup import product
+
+EPOCHS = 20
+POWER_ITERATIONS = 10
+LEAST = 1e-4  # of λ/ρ: the contraction that is hoped for where the ridge promises none
+
+
+@dataclass(eq=False)
+class ASkotch(Solver):
+    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation. An epoch evaluates n² kernel values."""
+
+    m: int | None = None
+    rank: int = 100
+    name = "askotch"
+    needs_ridge = True
+
+    def default_centers(self, n: int) -> int:
+        return n
+
+    def plan(self, base: Plan) -> Plan:
+        every_row_needed(base)
+        whole("m", self.m, 1)
+        whole("rank", self.rank, 1)
+        n, c, item = base.n, base.c, base.itemsize
+        m = min(n, self.m or max(256, n // 100))
+        row = base.d * (base.feature_bytes + base.x_bytes) + item
+        bytes = n * (row + 8 * c * item) + 8 * m * (m + 4 * min(self.rank, m)) + 2 * base.tile_bytes
+        return replace(base, epochs=base.epochs or EPOCHS, m=m, q=min(self.rank, m), bytes=bytes)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        """Z holds the source's rows in the source's order."""
+        alone(comm, self.name)
+        report = Reporter(plan, on_event)
+        K = product(kernel, Z, plan, comm)
+        X, rows = K.points(Z), source.take(torch.arange(source.n))
+        Y, shift = rows.Y.to(K.device, K.dtype), plan.ridge / rows.w.to(K.device, torch.float64)
+        n, m, r = plan.n, plan.m or 1, plan.q or 1
+        steps = math.ceil(n / m)
+
+        def block(step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+            """Rows, and the inverse of their approximation: vectors, values, damping; with the step it allows."""
+            draw = torch.Generator().manual_seed((plan.seed * 1_000_003 + step) % 2**63)
+            picked = torch.randperm(n, generator=draw)[:m].to(K.device)
+            K_bb = K.dense64(X[picked], X[picked])
+            U, values = nystrom(K_bb, r, draw)
+            damping = shift[picked] + values[-1]
+            K_bb.diagonal().add_(shift[picked])
+            v = torch.randn(m, 1, generator=draw, dtype=torch.float64).to(K.device)
+            largest = 1.0
+            for _ in range(POWER_ITERATIONS):
+                v = inverse(U, values, damping, K_bb @ v)
+                largest = v.norm().item()
+                v /= largest
+            return picked, U, values, damping, 1 / max(1.0, 1.02 * largest)
+
+        # Nesterov's constants: ν = n/m, as every block of m rows is one of n/m; μ·ν = λ/ρ, what one step contracts by on its block.
+        _, _, _, first, _ = block(0)
+        product_ = min(1.0, max(LEAST, (shift.min() / first.max()).item()))
+        nu = n / m
+        mu = product_ / nu
+        beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
+        share = 1 / (1 + gamma * nu)
+        if state is None:
+            state = State(plan, torch.zeros_like(Y), Y.clone(), direction=torch.zeros_like(Y))
+        state.plan = plan
+        energy = (Y.double() ** 2).mean().item()
+        report("start", state.epoch, 0, alpha=state.alpha)
+        try:
+            while state.epoch < plan.epochs and not state.stopped:
+                alpha, v = state.alpha.clone(), state.direction.clone()  # type: ignore[union-attr]
+                squares = torch.zeros((), dtype=torch.float64, device=K.device)
+                for step in range(state.epoch * steps, (state.epoch + 1) * steps):
+                    z = share * v + (1 - share) * alpha
+                    picked, U, values, damping, eta = block(step)
+                    left = (K.matmul(X[picked], X, z) - Y[picked]).double() + shift[picked, None] * z[picked]
+                    move = eta * inverse(U, values, damping, left).to(z)
+                    alpha = z.clone()
+                    alpha[picked] -= move
+                    v = beta * v + (1 - beta) * z
+                    v[picked] -= gamma * move
+                    squares += (left * left).mean() / steps
+                loss = squares.item()
+                if not loss <= 1e6 * max(energy, 1e-300):
+                    state.stopped = "its residuals grew; use a larger ridge or rank"
+                    break
+                state = replace(state, alpha=alpha, direction=v, epoch=state.epoch + 1, loss=loss)
+                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha):
+                    state.stopped = "a callback asked for it"
+        except KeyboardInterrupt:
+            state = replace(state, stopped="it was interrupted")
+            report("interrupted", state.epoch, 0, alpha=state.alpha)
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+        return state
+
+
+def nystrom(K: Tensor, r: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """U (m, r) and values (r,) of a randomised Nyström approximation U diag(values) Uᵀ of a float64 kernel matrix, values falling."""
+    m = len(K)
+    omega = torch.linalg.qr(torch.randn(m, r, generator=generator, dtype=torch.float64).to(K.device)).Q
+    nu = 1e-14 * K.diagonal().sum() + 1e-300
+    sketch = K @ omega + nu * omega
+    core = omega.T @ sketch
+    L, info = torch.linalg.cholesky_ex((core + core.T) / 2)
+    if info.item():  # singular to the last digit: the eigensystem tells what is there
+        values, vectors = torch.linalg.eigh(K)
+        return vectors.flip(1)[:, :r], values.flip(0)[:r].clamp(min=0)
+    B = torch.linalg.solve_triangular(L, sketch.T, upper=False).T
+    U, S, _ = torch.linalg.svd(B, full_matrices=False)
+    return U, (S * S - nu).clamp(min=0)
+
+
+def inverse(U: Tensor, values: Tensor, damping: Tensor, g: Tensor) -> Tensor:
+    """(U diag(values) Uᵀ + diag(damping))⁻¹ g by Woodbury's formula."""
+    scaled = g / damping[:, None]
+    V = U * values.sqrt()
+    core = V.T @ (V / damping[:, None])
+    core.diagonal().add_(1.0)
+    return scaled - (V / damping[:, None]) @ torch.linalg.solve(core, V.T @ scaled)

@@ -1,0 +1,194 @@
+"""solver="auto": the fastest of the candidates that fit, by predicted seconds. `forecast` needs sizes and rates, no data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import kernels
+from ..costs import direct, eigenpro4, falkon
+from ..errors import InputError
+from ..planning import Plan, device_of, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
+from ..rates import measure
+from .base import Solver
+from .direct import Direct
+from .eigenpro4 import EigenPro4
+from .falkon import Falkon
+
+TARGET_SECONDS = 120  # what a fit may take, by prediction, where nobody said how many centers
+SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
+WORTH = 5  # times the seconds that an exact solution of a regression may take (docs/solvers.md)
+ENOUGH = 10_000  # centers with which an exact solution is better than a stochastic one with more
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method, what it would take, and why it cannot be taken, if so."""
+
+    label: str
+    solver: Solver
+    plan: Plan | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What every candidate would take. `chosen` is the fastest that fits; printing shows the table."""
+
+    n: int
+    d: int
+    c: int
+    p: int
+    device: str
+    budget: int
+    candidates: list[Candidate]
+
+    def fastest(self, exact: bool = False) -> Any:
+        """The fastest candidate that fits, of all or of those that go to the exact solution; None where there is none."""
+        fitting = [candidate for candidate in self.candidates if candidate.plan is not None and not candidate.reason]
+        fitting = [candidate for candidate in fitting if not exact or candidate.solver.name in ("direct", "falkon")]
+        return min(fitting, key=lambda candidate: candidate.plan.seconds or 0.0, default=None)  # type: ignore[union-attr]
+
+    @property
+    def best(self) -> Any:
+        """The fastest candidate that fits. For a regression an exact solution is worth WORTH times the seconds."""
+        fastest, exact = self.fastest(), self.fastest(exact=True)
+        return exact if exact and exact.plan.regression and exact.plan.seconds <= WORTH * fastest.plan.seconds else fastest
+
+    @property
+    def chosen(self) -> Candidate:
+        if self.best is None:
+            raise InputError(
+                f"no solver fits {self.p} centers for {self.n} rows × {self.d} features into {self.budget / 2**30:.2f} GiB; "
+                "use fewer centers or a larger memory_budget."
+            )
+        return self.best
+
+    @property
+    def plan(self) -> Plan:
+        plan = self.chosen.plan
+        assert plan is not None
+        return plan
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.n:,} rows × {self.d} features, {self.p:,} centers, {self.c} outputs, on {self.device}, "
+            f"{self.budget / 2**30:.1f} GiB may be used",
+            "",
+            f"{'solver':<34} {'seconds':>9} {'GiB':>8}",
+        ]
+        best = self.best
+        for candidate in self.candidates:
+            if candidate.plan is None:
+                lines.append(f"{candidate.label:<34} {'–':>9} {'–':>8}  {candidate.reason}")
+                continue
+            note = "  ← chosen" if candidate is best else f"  {candidate.reason}" if candidate.reason else ""
+            lines.append(f"{candidate.label:<34} {candidate.plan.seconds or 0:>9.3g} {candidate.plan.bytes / 2**30:>8.2f}{note}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def seconds(solver: Solver, plan: Plan) -> float | None:
+    """Predicted seconds; None for solvers that no cost is known of, and machines that were not measured."""
+    if plan.rates is None:
+        return None
+    if solver.name == "direct":
+        return direct(plan, plan.rates)
+    if isinstance(solver, Falkon) and solver.loss == "square":
+        return falkon(plan, plan.rates)
+    return eigenpro4(plan, plan.rates) if solver.name == "eigenpro4" else None
+
+
+def predicted(solver: Solver, base: Plan) -> Plan:
+    """The solver's plan, with seconds."""
+    plan = solver.plan(replace(base, solver=solver.name))
+    return replace(plan, seconds=seconds(solver, plan))
+
+
+def forecast(base: Plan) -> Forecast:
+    """Every candidate's plan for these sizes, the machine's rates among them. `base.epochs` are those that were asked for, or 0."""
+    exact, stochastic = replace(base, epochs=0), replace(base, every_row=False, ridge=0.0)
+    offers: list[tuple[str, Solver, Plan]] = [
+        ("direct", Direct(), exact),
+        ("falkon, K(X,Z) kept", Falkon(keep=True), exact),
+        ("falkon, K(X,Z) recomputed", Falkon(keep=False), exact),
+        ("eigenpro4, cholesky", EigenPro4(projection="cholesky"), stochastic),
+        ("eigenpro4, carried residual", EigenPro4(projection="carried"), stochastic),
+    ]
+    candidates = []
+    for label, solver, start in offers:
+        try:
+            plan = predicted(solver, start)
+        except InputError as error:
+            candidates.append(Candidate(label, solver, None, str(error)))
+            continue
+        reason = f"more than the {plan.budget / 2**30:.1f} GiB that may be used" if plan.bytes > plan.budget else ""
+        candidates.append(Candidate(label, solver, plan, reason))
+    return Forecast(base.n, base.d, base.c, base.p, base.device, base.budget, candidates)
+
+
+def affordable(base: Plan) -> Plan:
+    """The same problem with as many centers as are predicted to take TARGET_SECONDS: every row, or the largest of a few round numbers. For
+    a regression with as many as can be solved exactly, if these are not few."""
+    sizes = [replace(base, p=p, every_row=p == base.n) for p in [base.n, *(p for p in SIZES if p < base.n)]]
+    for size in sizes if base.regression else []:
+        exact = forecast(size).fastest(exact=True)
+        if exact and exact.plan.seconds <= TARGET_SECONDS and (size.every_row or size.p >= ENOUGH):
+            return size
+    for size in sizes:
+        best = forecast(size).fastest()
+        if best and best.plan.seconds <= TARGET_SECONDS:
+            return size
+    return sizes[-1]
+
+
+def plan(
+    *,
+    n: int,
+    d: int,
+    n_centers: int | None = None,
+    n_outputs: int = 1,
+    kernel: Any = "auto",
+    epochs: int | None = None,
+    ridge: float | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    memory_budget: int | str | None = None,
+    x_bytes: int = 4,
+    regression: bool = False,
+) -> Forecast:
+    """What a fit of this size would take here, without any data: a table of solvers, seconds and memory, the fastest that fits marked.
+
+    Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes: bytes of one feature as it will be
+    given, regression: targets are numbers, not classes.
+    `.plan` is the chosen plan.
+    """
+    for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):
+        whole(name, value, 1)
+    whole("n_centers", n_centers, 1)
+    whole("epochs", epochs, 1)
+    device = device_of(device)
+    chosen = None if is_auto(kernel) else kernels.resolve(kernel)
+    budget = parse_bytes(memory_budget, device)
+    rounded = precision_of(precision, x_bytes, d, chosen or kernels.Laplacian(), device)
+    p = min(n, n_centers or n)
+    base = Plan(
+        "auto",
+        n,
+        d,
+        n_outputs,
+        p,
+        precision=rounded,
+        fine=fine_precision(precision, regression),
+        regression=regression,
+        device=device,
+        x_bytes=x_bytes,
+        epochs=epochs or 0,
+        ridge=1.0 if ridge is None else ridge,  # one will be chosen: it costs a second factor
+        every_row=p == n,
+        tile_bytes=tile_bytes(budget, device),
+        budget=budget,
+        rates=measure(chosen, d, rounded, device),
+    )
+    return forecast(base if n_centers else affordable(base))

@@ -1,0 +1,56 @@
+"""EigenPro 1 (Ma, Belkin, 2017): the preconditioner of all rows, s = n. For small n, where the eigensystem of K(X,X) is affordable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..errors import InputError
+from ..kernels import Kernel
+from ..planning import Plan, eigenpro_sizes, every_row_needed, whole
+from .base import OnEvent, Solver, State
+from .passes import epochs_of_passes
+
+
+@dataclass(eq=False)
+class EigenPro1(Solver):
+    """q: eigenvectors of K(X,X) that are brought down; m: batch. Takes n² memory and n³ operations once."""
+
+    q: int | None = None
+    m: int | None = None
+    name = "eigenpro1"
+    needs_ridge = True
+
+    def default_centers(self, n: int) -> int:
+        return n
+
+    def plan(self, base: Plan) -> Plan:
+        every_row_needed(base)
+        whole("m", self.m, 1)
+        whole("q", self.q, 0)
+        if self.q is not None and self.q >= base.n:
+            raise InputError(f"q={self.q} was given for {base.n} rows: expected q below the number of rows.")
+        plan = eigenpro_sizes(base, s=base.n, q=self.q, projection="carried", control_variate=False)
+        if plan.bytes > plan.budget:
+            raise InputError(
+                f"solver='eigenpro1' needs {plan.bytes / 2**30:.1f} GiB for the eigensystem of {plan.n} rows, {plan.budget / 2**30:.1f} "
+                "may be used; use solver='eigenpro2', which takes that of a subsample."
+            )
+        return plan
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        return epochs_of_passes(kernel, source, Z, plan, comm, generator, on_event, state, self.m)

@@ -1,0 +1,98 @@
+"""Pegasos (Shalev-Shwartz, Singer, Srebro, 2007), kernelised: stochastic sub-gradient descent on the hinge loss, one column per class.
+
+Minimises Σ w·hinge + λ‖f‖², a support vector machine without intercept: C = 1/(2λ) in scikit-learn's terms. After t batches the weights of
+a row are its sub-gradients so far over μt, μ = 2λ/n. The average over the second half of the run is returned: it converges faster
+than the last weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..errors import InputError
+from ..kernels import Kernel
+from ..planning import Plan, every_row_needed, whole
+from .base import OnEvent, Reporter, Solver, State, alone
+from .setup import product
+
+EPOCHS = 20
+
+
+@dataclass(eq=False)
+class Pegasos(Solver):
+    """m: rows of a batch. An epoch evaluates n² kernel values."""
+
+    m: int | None = None
+    name = "pegasos"
+    needs_ridge = True
+    for_classes = True
+
+    def default_centers(self, n: int) -> int:
+        return n
+
+    def intercept(self, mean: Tensor) -> Tensor:
+        return torch.zeros_like(mean)
+
+    def plan(self, base: Plan) -> Plan:
+        every_row_needed(base)
+        whole("m", self.m, 1)
+        if not base.ridge > 0:
+            raise InputError("solver='pegasos' needs a ridge above 0: its step is 1 over the ridge.")
+        m = min(base.n, self.m or 64)
+        row = base.d * (base.feature_bytes + base.x_bytes) + base.itemsize
+        return replace(base, epochs=base.epochs or EPOCHS, m=m, bytes=base.n * (row + 8 * base.c * 8) + 2 * base.tile_bytes)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        """Z holds the source's rows in their order. The state has the sum of sub-gradients in `r`, that of the averages in `direction`."""
+        alone(comm, self.name)
+        report = Reporter(plan, on_event)
+        K = product(kernel, Z, plan, comm)
+        X = K.points(Z)
+        m, mu = plan.m or 1, 2 * plan.ridge / plan.n
+        steps = -(-plan.n // m)
+        mean = source.mean.to(K.device, torch.float64)
+        if state is None:
+            zeros = torch.zeros(plan.n, plan.c, dtype=torch.float64, device=K.device)
+            state = State(plan, zeros, zeros.clone(), direction=zeros.clone())
+        state.plan = plan
+        half, total = plan.epochs * steps // 2, plan.epochs * steps
+        report("start", state.epoch, 0, alpha=state.alpha)
+        try:
+            while state.epoch < plan.epochs and not state.stopped:
+                S, average, losses = state.r.clone(), state.direction.clone(), []  # type: ignore[union-attr]
+                t = state.epoch * steps
+                for batch in source.batches(m, state.epoch):
+                    rows, w = batch.rows.to(K.device), batch.w.to(S)[:, None]
+                    target = batch.Y.to(S) + mean  # 1 for the row's class; a share where equal rows differ
+                    f = K.matmul(X[rows], X, (S / (mu * t)).to(K.dtype)).double() if t else torch.zeros_like(target)
+                    losses.append((w * (target * (1 - f).clamp(min=0) + (1 - target) * (1 + f).clamp(min=0))).sum())
+                    S[rows] += w * (target * (f < 1) - (1 - target) * (f > -1)) * (steps / plan.n)
+                    t += 1
+                    if t > half:
+                        average += S / (mu * t)
+                alpha = average / max(1, t - half) if t > half else S / (mu * t)
+                loss = torch.stack(losses).sum().item() / plan.n
+                state = replace(state, alpha=alpha, r=S, direction=average, epoch=state.epoch + 1, loss=loss)
+                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha.to(plan.torch_dtype)):
+                    state.stopped = "a callback asked for it"
+        except KeyboardInterrupt:
+            state = replace(state, stopped="it was interrupted")
+            report("interrupted", state.epoch, 0, alpha=state.alpha)
+        assert state.epoch * steps <= total
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+        return replace(state, alpha=state.alpha.to(plan.torch_dtype))

@@ -1,0 +1,94 @@
+"""SGPR (Titsias, 2009): a Gaussian process whose inducing points are the centers: mean, variance, bandwidth and noise from a bound.
+
+With Φ = K(X,Z) L⁻ᵀ, K(Z,Z) = L Lᵀ, Q = ΦΦᵀ and signal variance s², noise σ² = λs², the bound on the log evidence is
+
+    log N(Y | 0, s²(Q + λ/w)) − Σ w (K(x,x) − Q(x,x)) / 2λ.
+
+The mean is the direct solution at ridge λ. `tuning` climbs the bound over bandwidths and λ; the best s² has a closed form. The variance
+at x is s² (K(x,x) − ‖φ(x)‖² + λ‖R⁻¹φ(x)‖²) + σ², R Rᵀ = ΦᵀwΦ + λ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..distributed import Communicator
+from ..errors import InputError
+from ..kernels import Kernel
+from ..ops import KernelProduct
+from ..planning import Plan, direct_bytes
+from ..projection import NotPositiveDefinite, factor
+from .base import OnEvent, Reporter, Solver, State, Uncertainty, alone
+from .sweep import normal_equations, whitened
+
+
+@dataclass(eq=False)
+class SGPR(Solver):
+    """noise: the variance σ² of the targets' noise; None: chosen with the bandwidth, or ridge times the signal's variance where a ridge is
+    given. Takes p² memory and 3·n·p² operations."""
+
+    noise: float | None = None
+    name = "sgpr"
+    needs_ridge = True
+    criterion = "elbo"
+
+    def default_centers(self, n: int) -> int:
+        return min(n, 1000)
+
+    def plan(self, base: Plan) -> Plan:
+        if self.noise is not None and (isinstance(self.noise, bool) or not isinstance(self.noise, Real) or not self.noise > 0):
+            raise InputError(f"noise={self.noise!r} was given, expected a variance above 0, or None to have it chosen.")
+        if not base.regression:
+            raise InputError("solver='sgpr' is a Gaussian process for numbers; use KernelRegressor, or another solver for classes.")
+        if not base.ridge > 0:
+            raise InputError("solver='sgpr' needs a ridge above 0: it is the noise over the signal's variance.")
+        bytes = direct_bytes(base.n + 1, base.p)
+        if bytes > base.budget:
+            raise InputError(
+                f"solver='sgpr' needs {bytes / 2**30:.1f} GiB for {base.p} centers, {base.budget / 2**30:.1f} GiB may be used; "
+                "use fewer centers."
+            )
+        return replace(base, precision="float64", epochs=1, bytes=bytes)
+
+    def solve(
+        self,
+        kernel: Kernel,
+        source: Source,
+        Z: Tensor,
+        plan: Plan,
+        comm: Communicator,
+        generator: torch.Generator,
+        on_event: OnEvent,
+        state: State | None = None,
+    ) -> State:
+        alone(comm, self.name)
+        report = Reporter(plan, on_event)
+        report("start", 0, 0)
+        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
+        points = K.points(Z)
+        L = factor(K.dense(points, points)).L
+        features = partial(whitened, K, source, points, L, plan, report)
+        normal, right = normal_equations(features(), plan.p, plan.c, L)
+        normal.diagonal().add_(plan.ridge)
+        R, info = torch.linalg.cholesky_ex(normal)
+        if info.item():
+            raise NotPositiveDefinite(f"ridge={plan.ridge:g} is too small for {plan.p} centers; use a larger one.")
+        half = torch.linalg.solve_triangular(R, right, upper=False)
+        beta = torch.linalg.solve_triangular(R.T, half, upper=True)
+        alpha = torch.linalg.solve_triangular(L.T, beta, upper=True)
+        squares = sum((batch.w.to(L)[:, None] * batch.Y.to(L) ** 2).sum(0) for batch in source.sweep(65_536))
+        # yᵀ(Q + λ/w)⁻¹y / n is the signal variance under which the targets are likeliest.
+        signal = (squares - (half * half).sum(0)) / (plan.ridge * plan.n)
+        if self.noise is not None:
+            signal = torch.full_like(signal, self.noise / plan.ridge)
+        state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
+        state.uncertainty = Uncertainty(L, R, signal, plan.ridge * signal, plan.ridge)
+        report("epoch", 1, 0, alpha=alpha)
+        report("end", 1, 0, alpha=alpha)
+        return state

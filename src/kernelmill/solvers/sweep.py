@@ -1,0 +1,99 @@
+"""K(X, Z) over all rows, block by block: what full-gradient solvers multiply with at every iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..kernels import Points
+from ..ops import KernelProduct
+from ..planning import Plan
+from .base import Reporter
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of the data: K(X_i, Z), which reads like a matrix, their targets and weights."""
+
+    K_XZ: Any
+    Y: Tensor
+    w: Tensor  # (r, 1)
+
+
+class Sweep:
+    """Goes over the data as often as it is asked to. Blocks are evaluated in the first round and kept where the plan has room for them;
+    else one block's memory serves them all, and every round evaluates anew."""
+
+    def __init__(self, K: KernelProduct, source: Source, Z: Points, plan: Plan):
+        self._K, self._source, self._Z, self._plan = K, source, Z, plan
+        self._kept: list[Rows] = []
+        self.targets: list[tuple[Tensor, Tensor]] = []  # Y and w of each block, from the first round on
+        self._whole = False  # all rounds after the first read what was kept
+        self._room = K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p) if plan.keep_block else None
+
+    def __iter__(self) -> Iterator[Rows]:
+        if self._whole:
+            yield from self._kept
+            return
+        K, keep = self._K, self._plan.keep_all and self._room is not None
+        self._kept, targets, start, wide = [], [], 0, self._plan.p + 7
+        for batch in self._source.sweep(self._plan.sweep_rows):
+            room = self._room
+            if keep and room is not None:
+                room = room[start * wide : (start + len(batch)) * wide]
+                start += len(batch)
+            K_XZ = K.block(K.points(batch.X), self._Z, room)
+            rows = Rows(K_XZ, batch.Y.to(K.device, K.dtype), batch.w.to(K.device, K.dtype)[:, None])
+            targets.append((rows.Y, rows.w))
+            if keep:
+                self._kept.append(rows)
+            yield rows
+        self.targets, self._whole = targets, keep
+
+    def total(self, part: Callable[[Rows], Tensor]) -> Tensor:
+        """Σ K(X_i, Z)ᵀ part(i) over the blocks, in float64: (p, columns)."""
+        out = torch.zeros((), dtype=torch.float64, device=self._K.device)
+        for rows in self:
+            g = part(rows)
+            # (gᵀK)ᵀ is Kᵀg: with few columns and rows of K in a line, the BLAS is quicker at it.
+            out = out + ((g.T @ rows.K_XZ).T if isinstance(rows.K_XZ, Tensor) else rows.K_XZ.T @ g)
+        return out
+
+    def normal(self, v: Tensor, products: list[Tensor]) -> Tensor:
+        """K(Z,X) w K(X,Z) v. The products K(X_i, Z) v are appended to `products`."""
+        v = v.to(self._K.dtype)
+
+        def part(rows: Rows) -> Tensor:
+            products.append(rows.K_XZ @ v)
+            return rows.w * products[-1]
+
+        return self.total(part)
+
+    def right(self) -> Tensor:
+        """K(Z,X) w Y."""
+        return self.total(lambda rows: rows.w * rows.Y)
+
+
+def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan, report: Reporter) -> Iterator[tuple[Tensor, Tensor]]:
+    """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the ridge is that of a linear model."""
+    chunk = max(256, min(4096, plan.tile_bytes // (8 * plan.p)))
+    for start in range(0, source.n, chunk):
+        batch = source.take(torch.arange(start, min(start + chunk, source.n)))
+        root = batch.w.to(L)[:, None].sqrt()
+        Phi = torch.linalg.solve_triangular(L, K.dense(K.points(batch.X), Z).T, upper=False).T
+        yield root * Phi, root * batch.Y.to(L)
+        report("projection", 0, start + len(batch))
+
+
+def normal_equations(features: Iterator[tuple[Tensor, Tensor]], p: int, c: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """ΦᵀwΦ and ΦᵀwY."""
+    normal, right = like.new_zeros(p, p), like.new_zeros(p, c)
+    for Phi, Y in features:
+        normal.addmm_(Phi.T, Phi)
+        right.addmm_(Phi.T, Y)
+    return normal, right
