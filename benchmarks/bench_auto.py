@@ -28,6 +28,12 @@ def fitted(X, y, test, p: int, solver) -> tuple[float, float, KernelClassifier]:
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
+    if seconds < 3:  # short fits twice: the quicker one counts
+        start = time.perf_counter()
+        model.fit(X, y)
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds = min(seconds, time.perf_counter() - start)
     with torch.no_grad():
         accuracy = 100 * (model.model_(test[0]).argmax(1).cpu() == test[1].cpu()).double().mean().item()
     return seconds, accuracy, model
@@ -41,14 +47,14 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=60.0)
     parser.add_argument("--name", default="auto")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
     X, y = teacher(max(options.rows), 0, device, d=options.features)
     test = teacher(20_000, 99, device, d=options.features)
     if device == "cpu":
         X, test = X.float(), (test[0].float(), test[1])
     rows, cells = [], []
     kernel = kernels.Laplacian(bandwidth=10.0)
-    for solver in ("falkon", "eigenpro4", "direct") if device == "cuda" else ():
+    for solver in ("falkon", "eigenpro4", "direct") if device != "cpu" else ():
         for p in (5_000, 20_000):
             fitted(X[:20_000], y[:20_000], test, p, solver)
     for n in options.rows:
@@ -57,9 +63,10 @@ def main() -> None:
                 continue
             outlook = plan(
                 n=n, d=options.features, n_centers=p, n_outputs=10, kernel=kernel, ridge=0.0, device=device, x_bytes=X.dtype.itemsize,
-                precision="float16" if device == "cuda" else "float32",
+                precision="float16" if device != "cpu" else "float32",
             )  # fmt: skip
             print(outlook, flush=True)
+            print(outlook.plan.rates, flush=True)
             times = {}
             for candidate in outlook.candidates:
                 row = {"n": n, "p": p, "solver": candidate.label, "predicted s": None, "measured s": None, "ratio": None, "accuracy": None,

@@ -21,7 +21,7 @@ from kernelmill.preconditioner import (
     top_eigensystem,
 )
 from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor
-from kernelmill.solvers import Direct, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
+from kernelmill.solvers import NYTRO, SGPR, ASkotch, Direct, EigenPro1, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, Falkon, Pegasos
 from kernelmill.solvers import eigenpro4 as ep4
 from kernelmill.solvers import setup as setup_room
 
@@ -43,36 +43,57 @@ TABLE = [
     (EigenPro3(s=50, q=15, m=20), SMALL, 30, 0.5, 3e-2),
     (EigenPro2(s=50, q=15), EVERY_ROW, 100, 0.0, 1e-6),
     (EigenPro2(s=50, q=15), {**EVERY_ROW, "weights": True}, 60, 0.5, 1e-6),
+    (EigenPro1(q=40), EVERY_ROW, 300, 0.0, 1e-6),
+    (EigenPro1(q=15), {**EVERY_ROW, "weights": True}, 60, 0.5, 1e-6),
+    (Falkon(tolerance=1e-9), SMALL, 40, 0.0, 1e-7),
+    (Falkon(tolerance=1e-9), {**SMALL, "weights": True}, 40, 0.5, 1e-7),
+    (Falkon(tolerance=1e-9, keep=False), {**SMALL, "weights": True}, 40, 0.5, 1e-7),
+    (Falkon(tolerance=1e-9), {**SMALL, "kernel": kernels.Matern(3.0, nu=1.5)}, 60, 0.5, 1e-6),
+    (Falkon(tolerance=1e-9), {**SMALL, "kernel": kernels.Gaussian(3.0)}, 60, 0.1, 1e-4),
+    (Falkon(tolerance=1e-9), {**EVERY_ROW, "weights": True}, 40, 0.5, 1e-6),
+    (NYTRO(), {**SMALL, "weights": True}, 3000, 0.5, 1e-6),
+    (NYTRO(keep=False), SMALL, 3000, 0.5, 1e-6),
+    (ASkotch(m=40, rank=20), EVERY_ROW, 60, 0.5, 1e-6),
+    (ASkotch(m=40, rank=20), {**EVERY_ROW, "weights": True}, 60, 0.5, 1e-6),
+    (ASkotch(m=20, rank=5), {**EVERY_ROW, "kernel": kernels.Gaussian(2.0)}, 200, 0.1, 1e-3),
+    (SGPR(), {**SMALL, "weights": True}, 1, 0.5, 1e-8),
 ]
 
 
 @pytest.mark.parametrize(("solver", "sizes", "epochs", "ridge", "tolerance"), TABLE, ids=lambda v: repr(v)[:40])
 def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
     problem = make_problem(**sizes)
-    state = problem.solve(solver, epochs=epochs, ridge=ridge)
+    state = problem.solve(solver, epochs=epochs, ridge=ridge, regression=True)
     assert not state.stopped
     assert problem.distance(state.alpha, problem.direct(ridge)) < tolerance
 
 
 @pytest.mark.parametrize(
-    "solver", [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried"), EigenPro3(s=50, q=15, m=30)], ids=repr
-)
+    "solver",
+    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried"), EigenPro3(s=50, q=15, m=30), EigenPro1(q=10),
+     EigenPro2(s=50, q=10), Falkon(), NYTRO(), ASkotch(m=40, rank=20), Pegasos(m=20), SGPR()],
+    ids=repr,
+)  # fmt: skip
 def test_equal_seed_and_plan_give_equal_weights(solver):
-    problem = make_problem(**SMALL)
-    a, b = (problem.solve(solver, epochs=2, ridge=0.1) for _ in range(2))
+    problem = make_problem(**(EVERY_ROW if solver.default_centers(10**6) == 10**6 else SMALL))
+    a, b = (problem.solve(solver, epochs=2, ridge=0.1, regression=True) for _ in range(2))
     assert torch.equal(a.alpha, b.alpha) and a.plan == b.plan
 
 
 @pytest.mark.parametrize(
     "solver",
-    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried", T=2), EigenPro3(s=50, q=15, m=30), EigenPro2(s=50, q=15)],
+    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried", T=2), EigenPro3(s=50, q=15, m=30), EigenPro2(s=50, q=15),
+     EigenPro1(q=15), Falkon(tolerance=0), Falkon("logistic", tolerance=0), NYTRO(), ASkotch(m=40, rank=20), Pegasos(m=20)],
     ids=repr,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("stop_at", ["projection", "epoch"])
 def test_resumes_from_its_state_to_the_same_bits(solver, stop_at):
-    problem = make_problem(**(EVERY_ROW if isinstance(solver, EigenPro2) else SMALL))
-    if isinstance(solver, EigenPro2) and stop_at == "projection":
-        pytest.skip("EigenPro 2 has no projections")
+    every_row = solver.default_centers(10**6) == 10**6
+    problem = make_problem(**(EVERY_ROW if every_row else SMALL))
+    if stop_at == "projection" and not isinstance(solver, (EigenPro3, EigenPro4)):
+        pytest.skip("it has no projections")
+    if solver.for_classes:
+        problem.Y = torch.nn.functional.one_hot(problem.Y.argmax(1), 3).double()
     whole = problem.solve(solver, epochs=4, ridge=0.2)
     half = problem.solve(solver, epochs=4, ridge=0.2, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
     assert half.stopped and 1 <= half.epoch < 4
@@ -108,9 +129,11 @@ def test_hopeless_runs_return_the_last_good_weights():
 
 def test_solvers_of_one_process_say_so():
     problem = make_problem(**SMALL)
-    for solver in (Direct(), EigenPro4Exact()):
+    for solver in (Direct(), EigenPro4Exact(), Falkon(), NYTRO(), SGPR()):
         with pytest.raises(InputError, match="runs in one process, 2 ranks"):
-            run_threads(2, lambda comm, solver=solver: problem.solve(solver, comm=comm))
+            run_threads(
+                2, lambda comm, solver=solver: problem.solve(solver, comm=comm, ridge=0.1 * (solver.name == "sgpr"), regression=True)
+            )
 
 
 def test_least_squares_falls_back_to_qr_where_normal_equations_fail():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .planning import Plan
@@ -42,10 +43,18 @@ class ProgressBar:
             self._bar = None
 
 
+def announce(plan: Plan) -> None:
+    """Say on the terminal what is about to happen."""
+    Console().print(plan_line(plan), highlight=False)
+
+
 def plan_line(plan: Plan) -> str:
     """One line that says what is about to happen."""
     parts = [f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs, {plan.precision} on {plan.device}"]
     if plan.s is not None:
         parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
-    parts.append(f"about {plan.bytes / 2**30:.2g} GiB")
+    elif plan.epochs > 1:
+        parts.append(f"up to {plan.epochs} iterations{', K(X,Z) kept' if plan.keep_all else ''}")
+    time = "" if plan.seconds is None else f" and {plan.seconds:.2g} s"
+    parts.append(f"about {plan.bytes / 2**30:.2g} GiB{time}")
     return "; ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from .planning import Plan, period
+from .planning import Plan, pass_rows, period
 from .rates import Rates
 
 
@@ -26,30 +26,33 @@ def values64(count: float, plan: Plan, rates: Rates) -> float:
     return count * (2 * plan.d / rates.products + 5 * 16 / rates.read)
 
 
+def always(plan: Plan) -> float:
+    """What every fit takes: checks, labels, centers, calibration."""
+    return 0.06 if plan.on_gpu else 0.02 + 1e-9 * plan.n * plan.d
+
+
 def direct(plan: Plan, rates: Rates) -> float:
     n, p = plan.n, plan.p
     if plan.every_row:
-        return values64(n * n, plan, rates) + factoring(n, rates)
-    whitening = (1 if plan.on_gpu else 3) * n * p * p / rates.products
-    return values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + whitening + 2 * n * p * p / rates.products
+        return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
+    work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
+    return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products
 
 
 def falkon(plan: Plan, rates: Rates) -> float:
     n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-    # Until they are as near as the tolerance asks: fewer where the centers are most of the rows, more where targets are smooth.
-    iterations = min(plan.epochs, 20 if plan.regression else 10 if 2 * p < n else 5)
-    factors = 2 if plan.ridge else 1
-    setup = factors * (values64(p * p, plan, rates) + factoring(p, rates))
-    solves = 4 * 8 * p * p / 2 / rates.read + (4 * 3 * p / 1024 * rates.launch if plan.on_gpu else 0)
-    columns = max(1.0, c / 10)
-    traffic = 2 * n * p * item / rates.read * columns
-    written = n * p * item / (rates.read / 4)  # fresh memory is slower to write than held memory is to read
-    blocks = 12 * n / plan.sweep_rows * rates.launch
-    if plan.keep_all:
-        return setup + values(n * p, plan, rates) + written + traffic / 2 + iterations * (traffic + solves + blocks)
+    # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), twice as many where targets are smooth.
+    iterations = min(plan.epochs, (2 if plan.regression else 1) * 5 * (n / p) ** 0.3)
+    setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
+    solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
+    traffic = 2 * n * p * item / rates.read * max(1.0, c / 10)
+    blocks = math.ceil(n / plan.sweep_rows) * (200 if plan.on_gpu else 12) * rates.launch
     once = values(n * p, plan, rates)
+    if plan.keep_all:
+        written = n * p * item / rates.read * (1 if plan.on_gpu else 4)  # fresh memory is slower to write than held memory to read
+        return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
     again = once + traffic if plan.keep_block else 2 * once
-    return setup + once + traffic / 2 + iterations * (again + solves + blocks)
+    return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
 
 
 def eigenpro4(plan: Plan, rates: Rates) -> float:
@@ -65,18 +68,21 @@ def eigenpro4(plan: Plan, rates: Rates) -> float:
         + eigensystem
         + values(fresh * fresh + p * s + fresh * s, plan, rates)
         + (2 * (fresh + 2 * p) * s * q + 60 * fresh * fresh * 2) / single
+        + (400 * rates.launch * 100 if plan.on_gpu else 0)
     )
     kept = 2 * item / rates.read * max(1.0, c / 10)
     a_row = p / rates.block * (1 if plan.keep_block or not plan.on_gpu else 2) + (p * kept if plan.keep_block else 0)
     a_row += cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)
+    # A GPU computes while the next step is launched: the longer of the two counts.
+    step = max(m * a_row, 500 * rates.launch) if plan.on_gpu else m * a_row + 60 * rates.launch
     cycles = math.ceil(n / cycle)
     if plan.projection == "cholesky":
         setup += values64(p * p, plan, rates) + factoring(p, rates)
         project = 2 * 8 * p * p / 2 / rates.read
     else:
-        m_Z = plan.m_Z or min(p, 512)
-        project = p * p / 2 * (1 / rates.block + kept) + p / m_Z * (30 * rates.launch + 4 * p * q / single / max(1, p / m_Z))
-        setup += p / m_Z * (m_Z**3 / rates.factor) + values64(p * m_Z, plan, rates)
-    steps = math.ceil(n / m) * 60 * rates.launch
+        m_Z = plan.m_Z or pass_rows(plan)
+        batches = math.ceil(p / m_Z)
+        project = max(p * p / 2 * (1 / rates.block + kept) + 4 * p * q / single, batches * 100 * rates.launch)
+        setup += batches * (m_Z**3 / rates.factor) + values64(p * m_Z, plan, rates)
     passes = cycles * plan.epochs - 1 + (plan.epochs - 1 if plan.control_variate else 0)
-    return setup + plan.epochs * (n * a_row + steps) + max(0, passes) * project
+    return always(plan) + setup + plan.epochs * n / m * step + max(0, passes) * project

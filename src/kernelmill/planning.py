@@ -256,7 +256,8 @@ def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
     """Sizes of a solver that goes over all of K(X,Z) at every iteration and holds `factors` p×p float64 factors. `keep`: hold K(X,Z)
     whole; None: where it fits."""
     n, p, c, item = base.n, base.p, base.c, base.itemsize
-    rows = min(n, 16_384 if base.on_gpu else 4096)
+    # On a GPU a block costs a millisecond of launches: it should have some more to compute.
+    rows = min(n, max(16_384, min(131_072, 2**30 // p, base.budget // (16 * p * item))) if base.on_gpu else 4096)
     held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c)
     batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
     whole_block = n * ((p + 7 + 3 * c) * item + (base.d * base.feature_bytes if base.on_gpu else 0))

@@ -51,9 +51,14 @@ def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     v = torch.randn(cols, 10, generator=generator).to(place, K.dtype)
     block = rows * cols / _seconds(lambda: K.matmul(Z[:rows], Z, v), gpu)
 
-    held = torch.rand((1 << 28 if gpu else 1 << 25) // 4096, 4096, device=place)
-    w = torch.rand(4096, 10, device=place)
-    read = 2 * held.nbytes / _seconds(lambda: (held @ w).T @ held, gpu)
+    if gpu:  # as the fused kernels hold it
+        held = K.block(Z[:rows], Z, K.room(rows, cols))
+        g = held @ v
+        read = 4 * rows * cols / _seconds(lambda: held.T @ g, gpu)
+    else:
+        matrix = torch.rand((1 << 25) // 4096, 4096)
+        w = torch.rand(4096, 10)
+        read = 2 * matrix.nbytes / _seconds(lambda: (matrix @ w).T @ matrix, gpu)
 
     side, size = (4096, 4096) if gpu else (1024, 1536)
     A = torch.rand(side, side, dtype=torch.float64, device=place)

@@ -26,6 +26,8 @@ CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a ce
 SAMPLE_ROWS = 12_000  # rows on which they are compared when not
 MAX_CENTERS = 2000
 MANY_FEATURES = 64  # above this a bandwidth per feature is noise on so few rows: one for all
+LARGE = 4000  # rows on which the common factor of the bandwidths is chosen
+STEP, MOST_STEPS = -math.log(0.6), 7  # between two factors, and how many are tried
 ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 CANDIDATES = ["laplacian", "matern", "gaussian"]
 RIDGES = (1e-10, 1e3)
@@ -106,6 +108,58 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
         choices.append(_compare(refined, ridge, sample))
         log.info("tuning: refined on %d rows: error %.4g", FINAL_ROWS, choices[-1].error)
     return min(choices, key=lambda choice: choice.error)
+
+
+def rescaled(choice: Choice, sample: Sample, p: int) -> Choice:
+    """The chosen kernel with all bandwidths times one factor, which LARGE rows choose where there are to be more centers than that.
+
+    A gradient on hundreds of rows finds which features matter; how narrow the kernel should be shows only where rows are close together
+    (covertype, 30,000 centers: 87.6 % as descended, 90.6 % at 0.4 times that).
+    """
+    kernel = choice.kernel
+    held = min(2000, len(sample.X) // 5)
+    rows = min(LARGE, len(sample.X) - held)
+    if not isinstance(kernel, Radial) or p <= rows:
+        return choice
+    X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
+    V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
+    bandwidth = torch.as_tensor(kernel.bandwidth, dtype=torch.float64)
+
+    def scaled(log_factor: float) -> Radial:
+        changed, value = copy.deepcopy(kernel), bandwidth * math.exp(log_factor)
+        changed.bandwidth = value.item() if value.ndim == 0 else value
+        return changed
+
+    def error(log_factor: float) -> float:
+        found = scaled(log_factor)
+        K, K_V, least = found(X), found(V, X), math.inf
+        for lam in (1e-3, 1e-1) if choice.ridge < 1e-2 else (1e-2, 1.0):
+            L, info = torch.linalg.cholesky_ex(K + torch.diag(lam / w))
+            if not info.item():
+                least = min(least, (w_V * (K_V @ torch.cholesky_solve(Y, L) - Y_V) ** 2).sum().item())
+        return least
+
+    errors = {k: error(k * STEP) for k in (0, -1)}
+    while len(errors) < MOST_STEPS:  # downhill, one step beyond the lowest
+        lowest = min(errors, key=errors.__getitem__)
+        ahead = [k for k in (lowest - 1, lowest + 1) if k not in errors]
+        if not ahead:
+            break
+        errors[ahead[0]] = error(ahead[0] * STEP)
+    places = sorted(errors)
+    factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
+    log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
+    return Choice(scaled(factor_), choice.ridge, choice.error)
+
+
+def _lowest(places: list[float], errors: list[float]) -> float:
+    """Where the parabola through the lowest error and its neighbours is lowest."""
+    i = min(range(len(errors)), key=errors.__getitem__)
+    if i in (0, len(errors) - 1):
+        return places[i]
+    (a, b, c), step = errors[i - 1 : i + 2], places[i] - places[i - 1]
+    bend = a - 2 * b + c
+    return places[i] + (0.5 * step * (a - c) / bend if bend > 0 and math.isfinite(bend) else 0.0)
 
 
 def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import centers as centers_room
 from .. import kernels, solvers, tuning
-from ..callbacks import plan_line
+from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
 from ..data import ArraySource
 from ..distributed import Alone
@@ -152,7 +152,10 @@ class KernelEstimator(BaseEstimator):
             raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
         p, every_row = base.p, base.every_row
 
-        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, generator)
+        if self.verbose:
+            announce(solvers.predicted(solver, replace(base, ridge=1.0 if solver.needs_ridge else 0.0)) if stored is None else stored)
+        # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
+        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, torch.Generator().manual_seed(seed))
         kernel.validate(d)
         if warm is not None:
             Z, order = warm.Z, None
@@ -190,7 +193,7 @@ class KernelEstimator(BaseEstimator):
             alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
         self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
-        self.n_iter_ = max(1, state.epoch)
+        self.n_iter_, self._loss = max(1, state.epoch), solver.loss_name
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
             warnings.warn(
                 f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
@@ -270,13 +273,16 @@ class KernelEstimator(BaseEstimator):
         if not unset and ridge is not None:
             return kernel, ridge
         ratio = 1.0 if every_row else min(1.0, p / n)
-        rows = torch.arange(n) if n <= tuning.CHECK_ROWS else torch.randperm(n, generator=generator)[: tuning.SAMPLE_ROWS]
+        # Few rows are all taken, in an order that no seed changes: they come sorted, and the first ones must not be alike.
+        drawn = torch.Generator().manual_seed(0) if n <= tuning.CHECK_ROWS else generator
+        rows = torch.randperm(n, generator=drawn)[: tuning.SAMPLE_ROWS]
         batch = source.take(rows)
         sample = tuning.Sample(batch.X.double().cpu(), batch.Y.double().cpu(), batch.w.double().cpu(), ratio)
         if solver.criterion == "elbo":
             choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.double().cpu())
         else:
             choice = tuning.tune(kernel, ridge, sample)
+            choice = tuning.rescaled(choice, sample, p) if unset else choice
         return choice.kernel, choice.ridge
 
     def _count_centers(self, n: int) -> int | None:
@@ -319,6 +325,8 @@ class KernelEstimator(BaseEstimator):
             X = X.detach().cpu()
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
         named_columns(X)
+        if isinstance(X, np.ndarray) and X.dtype.kind in "iub" and X.dtype.itemsize <= 2:
+            X = X.astype(np.float32)  # exact, and half the memory and time of float64
         X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
         rows = torch.from_numpy(X if X.flags.writeable else X.copy())
         if not np.isfinite(largest := largest_of(rows)):

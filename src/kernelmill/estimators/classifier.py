@@ -126,6 +126,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             with torch.no_grad():
                 values = self.model_(held[0]).cpu().double()
             return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
+        if self._loss == "logistic":  # probabilities are what it learned
+            return 1.0
+        if self._loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
+            with torch.no_grad():
+                values = self.model_(X).cpu().double()
+            return temperature(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double(), w)
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
             rows = torch.nonzero(w > 0)[:, 0]
             some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]]

@@ -93,7 +93,7 @@ class Solver(Settings, ABC):
     name: ClassVar[str]
     needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
     subsamples = False  # takes its subsample from the first centers, which must then be in random order
-    for_classes = False  # its loss is one of classes
+    loss_name = "square"
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
     criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
     patience = 3  # epochs without a better score that early stopping waits for
@@ -101,6 +101,10 @@ class Solver(Settings, ABC):
     def default_centers(self, n: int) -> int:
         """How many centers where nobody said."""
         return min(n, 10_000 if n <= 50_000 else 20_000)
+
+    @property
+    def for_classes(self) -> bool:
+        return self.loss_name != "square"
 
     def intercept(self, mean: Tensor) -> Tensor:
         """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets."""

@@ -47,8 +47,8 @@ class Falkon(Solver):
     needs_ridge = True
 
     @property
-    def for_classes(self) -> bool:  # type: ignore[override]
-        return self.loss == "logistic"
+    def loss_name(self) -> str:  # type: ignore[override]
+        return self.loss
 
     def intercept(self, mean: Tensor) -> Tensor:
         if self.loss == "square":

@@ -30,7 +30,7 @@ class Pegasos(Solver):
     m: int | None = None
     name = "pegasos"
     needs_ridge = True
-    for_classes = True
+    loss_name = "hinge"
 
     def default_centers(self, n: int) -> int:
         return n
