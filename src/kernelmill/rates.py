@@ -43,7 +43,7 @@ def measure(kernel: Kernel | None, d: int, precision: str, device: str) -> Rates
 def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     gpu = device.startswith("cuda")
     place = torch.device(device)
-    rows, cols = (8192, 16_384) if gpu else (1024, 4096)
+    rows, cols = (8192, 65_536) if gpu else (1024, 4096)
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(cols, d, generator=generator).to(place) / max(1, d) ** 0.5
     K = KernelProduct(kernel, X.double().mean(0), precision, place, (256 if gpu else 8) << 20)

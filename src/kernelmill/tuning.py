@@ -241,7 +241,7 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     """
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     given = ridge if sample.ratio >= 1 else None
-    log_ridge = torch.tensor(math.log(start.ridge if start else 1e-2), dtype=torch.float64)
+    log_ridge = torch.tensor(math.log(max(start.ridge, RIDGES[0]) if start else 1e-2), dtype=torch.float64)
     parameters = []
     if given is None:
         parameters.append(log_ridge.requires_grad_())

@@ -278,12 +278,14 @@ class KernelEstimator(BaseEstimator):
         rows = torch.randperm(n, generator=drawn)[: tuning.SAMPLE_ROWS]
         batch = source.take(rows)
         sample = tuning.Sample(batch.X.double().cpu(), batch.Y.double().cpu(), batch.w.double().cpu(), ratio)
+        if given is None and ratio == 1:
+            ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
         if solver.criterion == "elbo":
             choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.double().cpu())
         else:
             choice = tuning.tune(kernel, ridge, sample)
             choice = tuning.rescaled(choice, sample, p) if unset else choice
-        return choice.kernel, choice.ridge
+        return choice.kernel, choice.ridge if free or given is not None else 0.0
 
     def _count_centers(self, n: int) -> int | None:
         """As many centers as the user said, or None."""

@@ -41,7 +41,7 @@ class Sweep:
             yield from self._kept
             return
         K, keep = self._K, self._plan.keep_all and self._room is not None
-        self._kept, targets, start, wide = [], [], 0, self._plan.p + 7
+        self._kept, targets, start, wide = [], [], 0, -(-self._plan.p // 8) * 8  # rows of whole 16 bytes
         for batch in self._source.sweep(self._plan.sweep_rows):
             room = self._room
             if keep and room is not None:
