@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from common import RESULTS, fashion_mnist, peak_mib, show, table, write
+from common import RESULTS, Peak, fashion_mnist, show, table, write
 from kernelmill import KernelClassifier, KernelRegressor, kernels
 from kernelmill.solvers import NYTRO, SGPR, ASkotch, Direct, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos
 
@@ -55,7 +55,7 @@ def one(name: str, options) -> dict:
     (X, y), (X_held, y_held), (X_test, y_test) = data(options.data, options.rows)
     regression = y.dtype.kind == "f"
     Estimator = KernelRegressor if regression else KernelClassifier
-    before, curve, spent = peak_mib(), [], 0.0
+    curve, spent = [], 0.0
     model = Estimator(
         kernel=kernels.Laplacian(bandwidth=options.bandwidth), n_centers=None if name in EVERY_ROW else options.centers,
         solver=SOLVERS[name], epochs=EPOCHS.get(name), ridge=options.ridge if name != "EigenPro 4, paper" else 0.0, random_state=0,
@@ -70,9 +70,9 @@ def one(name: str, options) -> dict:
 
     model.set_params(callbacks=listen)
     start = time.perf_counter()
-    model.fit(X, y)
+    with Peak() as peak:
+        model.fit(X, y)
     seconds = time.perf_counter() - start - spent
-    peak = peak_mib()
     kept = model.model_.alpha.clone()
     points = []
     for at, alpha in curve[:: max(1, len(curve) // 40)]:
@@ -82,7 +82,7 @@ def one(name: str, options) -> dict:
     points.append((seconds, 100 * model.score(X_held, y_held)))
     return {
         "solver": name, "p": model.plan_.p, "epochs": model.n_iter_, "held out": points[-1][1], "test": 100 * model.score(X_test, y_test),
-        "fit s": seconds, "peak MiB beyond data": peak - before, "ridge": model.ridge_, "took": model.plan_.solver, "curve": points,
+        "fit s": seconds, "peak MiB beyond data": peak.mib, "ridge": model.ridge_, "took": model.plan_.solver, "curve": points,
     }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def draw(rows: list[dict], path: Path, title: str, score: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 5.5))
+    figure, axes = plt.subplots(figsize=(10.5, 5.5))
     colors = plt.get_cmap("tab20").colors
     for i, row in enumerate(row for row in rows if row["solver"] != "direct"):
         curve = np.array(row["curve"])
@@ -104,7 +104,7 @@ def draw(rows: list[dict], path: Path, title: str, score: str) -> None:
     best = max(row["held out"] for row in rows)
     axes.set(xscale="log", xlabel="seconds of the fit", ylabel=score, ylim=(max(0.0, best - 15), best + 1), title=title)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=2, loc="lower right", title="dashed: every row is a center", title_fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), title="dashed: every row\nis a center", title_fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
