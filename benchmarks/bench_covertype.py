@@ -46,7 +46,8 @@ def run(method: str, X, y, X_test, y_test) -> dict:
         predicted = model.predict(X_test)
     row = {"method": method, "accuracy": 100 * float((predicted == y_test).mean()), "fit s": fitted - start,
            "predict s": time.perf_counter() - fitted, "solver": plan and plan.solver, "centers": plan and plan.p,
-           "predicted fit s": plan and plan.seconds, "epochs": plan and plan.epochs, "device": device if plan else "cpu"}  # fmt: skip
+           "predicted fit s": plan and plan.seconds, "epochs": plan and plan.epochs,
+           "device": "cpu" if method.startswith("boosting") else device}  # fmt: skip
     if method == "kernelmill":
         row["kernel"] = type(model.model_.kernel).__name__
     return row

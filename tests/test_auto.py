@@ -5,10 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 import kernelmill
-from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers
+from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers, tuning
 from kernelmill.costs import falkon
+from kernelmill.projection import factor
 from kernelmill.rates import Rates, measure
 
 CPU = Rates(block=2e8, read=1.5e10, products=2e11, factor=1.2e11, column=5e-6, launch=3e-6)  # two cores of a Xeon, d = 784
@@ -45,8 +47,9 @@ def test_small_data_is_solved_exactly_and_large_data_in_linear_memory():
 
 def test_a_regression_pays_more_for_an_exact_solution():
     slow = dataclasses.replace(CPU, products=6e10, factor=3.6e10)  # factors cost more here than stochastic steps
+    assert [c.label for c in solvers.forecast(base(20_000, 20_000)).candidates][3] == "eigenpro2"  # where every row is a center
     classes, numbers = (solvers.forecast(base(20_000, 20_000, regression=r, rates=slow)) for r in (False, True))
-    assert classes.chosen.solver.name == "eigenpro4" and numbers.chosen.solver.name in ("direct", "falkon")
+    assert classes.chosen.solver.name == "eigenpro2" and numbers.chosen.solver.name in ("direct", "falkon")
     exact = solvers.predicted(solvers.Falkon(), base(20_000, 5_000, regression=True, fine="float64"))
     assert exact.precision == "float64"
 
@@ -69,7 +72,7 @@ def test_costs_grow_as_the_work_does():
 
 def test_rates_are_measured_and_positive():
     rates = measure(kernels.Laplacian(3.0), 16, "float32", "cpu")
-    assert all(value > 0 for name, value in dataclasses.asdict(rates).items() if name != "column") and rates.column >= 0
+    assert all(value > 0 for name, value in dataclasses.asdict(rates).items() if name not in ("column", "precision")) and rates.column >= 0
     assert measure(kernels.Laplacian(5.0), 16, "float32", "cpu") is rates  # once per process, whatever the bandwidth
     assert 1e6 < rates.block < 1e14 and rates.read > 1e8
 
@@ -98,20 +101,30 @@ def test_the_prediction_is_stored_and_a_stored_plan_does_the_same(tmp_path):
     model.save(tmp_path / "m")
     plan = load(tmp_path / "m").plan_
     assert plan == model.plan_
-    again = KernelClassifier(kernel=kernels.Laplacian(2.0), n_centers=2_500, ridge=model.ridge_, solver=plan, random_state=3).fit(X, labels)
+    again = KernelClassifier(kernel=kernels.Laplacian(2.0), n_centers=2_500, solver=plan, random_state=3).fit(X, labels)
+    assert again.ridge_ == pytest.approx(model.ridge_)
     assert torch.equal(again.model_.alpha, model.model_.alpha) and torch.equal(again.model_.Z, model.model_.Z)
     again.save(tmp_path / "again")
     assert load(tmp_path / "again").solver == plan
     with pytest.raises(InputError, match="the plan given as solver has n = "):
         again.fit(X[:5000], labels[:5000])
+    with pytest.raises(InputError, match="has its own ridge"):
+        again.set_params(ridge=50.0).fit(X, labels)
 
 
-@pytest.mark.parametrize("name", ["eigenpro4", "falkon"])
-def test_a_stored_plan_of_any_solver_gives_the_same_bits(name):
-    X, y = rows()
-    model = KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=300, ridge=0.1, solver=name, random_state=3).fit(X, y)
-    again = KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=300, ridge=0.1, solver=model.plan_).fit(X, y)
-    assert torch.equal(again.model_.alpha, model.model_.alpha)
+SETTINGS = [
+    solvers.EigenPro4(s=100, q=20), solvers.Falkon(), solvers.Falkon("logistic"), solvers.NYTRO(iterations=40), solvers.ASkotch(m=100),
+    solvers.Pegasos(m=30), solvers.EigenPro1(q=30), solvers.EigenPro2(), solvers.EigenPro3(m=100), solvers.Direct(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", SETTINGS, ids=repr)
+def test_a_stored_plan_of_any_solver_gives_the_same_bits(solver):
+    X, y = rows(600)
+    fixed = {"kernel": kernels.Laplacian(2.0), "n_centers": None if solver.every_row else 200, "random_state": 3}
+    model = KernelClassifier(ridge=0.1, solver=solver, epochs=None if solver.name == "nytro" else 3, **fixed).fit(X, y > 0)
+    again = KernelClassifier(solver=model.plan_, **fixed).fit(X, y > 0)
+    assert torch.equal(again.model_.alpha, model.model_.alpha) and again.ridge_ == pytest.approx(0.1)
 
 
 def test_auto_reaches_the_direct_solution():
@@ -126,6 +139,78 @@ def test_auto_reaches_the_direct_solution():
 
 def test_verbose_says_the_plan_before_the_fit(capsys):
     X, y = rows(500)
-    KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=100, solver="falkon", verbose=1).fit(X, y)
-    said = capsys.readouterr().out
-    assert "falkon: 500 rows × 5 features, 100 centers" in said.replace("\n", " ")
+    said = []
+    listen = lambda event: said.append(capsys.readouterr().out) if event.kind == "start" else None  # noqa: E731
+    KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=100, solver="falkon", verbose=1, callbacks=listen).fit(X, y)
+    assert "falkon: 500 rows × 5 features, 100 centers" in said[0].replace("\n", " ")
+
+
+def test_smooth_regressions_come_as_near_as_the_direct_solution():
+    """A Gaussian kernel and a small ridge: conjugate gradients take more than a hundred iterations in float64, and take them."""
+    g = np.random.default_rng(0)
+    X = g.standard_normal((8000, 3)).astype(np.float32)
+    y = np.sin(2 * X[:, 0]) + np.cos(X[:, 1] * X[:, 2]) + 0.05 * g.standard_normal(8000)
+    error = {}
+    for solver in ("auto", "direct", solvers.Falkon()):
+        model = KernelRegressor(kernel=kernels.Gaussian(1.0), n_centers=400, ridge=1e-3, solver=solver, random_state=0).fit(
+            X[:6000], y[:6000]
+        )
+        error[str(solver)] = np.sqrt(np.mean((model.predict(X[6000:]) - y[6000:]) ** 2))
+    assert max(error.values()) < 1.15 * error["direct"]
+
+
+def test_too_few_iterations_are_said():
+    X, y = rows(2000)
+    with pytest.warns(ConvergenceWarning, match="far from its tolerance"):
+        KernelRegressor(kernel=kernels.Gaussian(3.0), n_centers=300, ridge=1e-4, solver=solvers.Falkon(iterations=3)).fit(X, y)
+
+
+@pytest.mark.parametrize("solver", [solvers.Falkon(), solvers.NYTRO(iterations=30), "eigenpro4", "auto"], ids=str)
+def test_warm_start_goes_on_and_loses_nothing(solver):
+    X, y = rows(2500)
+    model = KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=400, ridge=0.1, solver=solver, warm_start=True, random_state=0)
+    first = model.fit(X, y).score(X, y)
+    assert model.fit(X, y).score(X, y) > first - 1e-3
+
+
+def test_wrong_settings_are_said_before_anything_is_tuned(monkeypatch):
+    X, y = rows(300)
+
+    def never(*args):
+        raise AssertionError("tuned")
+
+    monkeypatch.setattr("kernelmill.tuning.tune", never)
+    for solver, match in (
+        (solvers.SGPR(noise=-1.0), "variance above 0"),
+        (solvers.Falkon("hinge"), "loss='hinge'"),
+        (solvers.ASkotch(m=0), "m=0"),
+    ):
+        with pytest.raises(InputError, match=match):
+            KernelRegressor(solver=solver).fit(X, y)
+    with pytest.raises(InputError, match="needs a ridge above 0"):
+        KernelRegressor(solver="sgpr", ridge=0.0).fit(X, y)
+
+
+def test_one_row_is_enough_for_every_solver():
+    for solver in ("direct", "falkon", "sgpr", "nytro", "askotch", "eigenpro1", "eigenpro2", "eigenpro4"):
+        assert np.isfinite(KernelRegressor(solver=solver).fit([[1.0]], [2.0]).predict([[1.0]])).all()
+
+
+def test_factors_solved_by_blocks_are_solved(monkeypatch):
+    monkeypatch.setattr("kernelmill.projection.BLOCK", 7)
+    X = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plain = factor(kernels.Laplacian(1.0)(X))
+    b = torch.randn(40, 2, dtype=torch.float64)
+    torch.testing.assert_close(plain.in_blocks().solve(b), plain.solve(b), rtol=1e-9, atol=1e-9)
+
+
+def test_bandwidths_are_rescaled_only_where_centers_are_many():
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(6500, 2, generator=g, dtype=torch.float64)
+    Y = torch.sin(6 * X[:, :1])
+    sample = tuning.Sample(X, Y, torch.ones(6500, dtype=torch.float64), 1.0)
+    wide = tuning.Choice(kernels.Gaussian(1.2), 1e-3, 0.0)
+    assert tuning.rescaled(wide, None, sample, 3000) is wide
+    few = tuning.Sample(X[:3000], Y[:3000], sample.w[:3000], 1.0)
+    assert tuning.rescaled(wide, None, few, 3000) is wide
+    assert tuning.rescaled(wide, None, sample, 6500).kernel.bandwidth < 0.9

@@ -75,7 +75,7 @@ def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
     ids=repr,
 )  # fmt: skip
 def test_equal_seed_and_plan_give_equal_weights(solver):
-    problem = make_problem(**(EVERY_ROW if solver.default_centers(10**6) == 10**6 else SMALL))
+    problem = make_problem(**(EVERY_ROW if solver.every_row else SMALL))
     a, b = (problem.solve(solver, epochs=2, ridge=0.1, regression=True) for _ in range(2))
     assert torch.equal(a.alpha, b.alpha) and a.plan == b.plan
 
@@ -87,15 +87,16 @@ def test_equal_seed_and_plan_give_equal_weights(solver):
     ids=repr,
 )  # fmt: skip
 @pytest.mark.parametrize("stop_at", ["projection", "epoch"])
-def test_resumes_from_its_state_to_the_same_bits(solver, stop_at):
-    every_row = solver.default_centers(10**6) == 10**6
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_resumes_from_its_state_to_the_same_bits(solver, stop_at, dtype):
+    every_row = solver.every_row
     problem = make_problem(**(EVERY_ROW if every_row else SMALL))
     if stop_at == "projection" and not isinstance(solver, (EigenPro3, EigenPro4)):
         pytest.skip("it has no projections")
     if solver.for_classes:
         problem.Y = torch.nn.functional.one_hot(problem.Y.argmax(1), 3).double()
-    whole = problem.solve(solver, epochs=4, ridge=0.2)
-    half = problem.solve(solver, epochs=4, ridge=0.2, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
+    whole = problem.solve(solver, epochs=4, ridge=0.2, dtype=dtype)
+    half = problem.solve(solver, epochs=4, ridge=0.2, dtype=dtype, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
     assert half.stopped and 1 <= half.epoch < 4
     done = problem.solve(solver, state=dataclasses.replace(half, stopped=""))
     assert torch.equal(done.alpha, whole.alpha) and done.plan == whole.plan

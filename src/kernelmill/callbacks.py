@@ -55,6 +55,6 @@ def plan_line(plan: Plan) -> str:
         parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
     elif plan.epochs > 1:
         parts.append(f"up to {plan.epochs} iterations{', K(X,Z) kept' if plan.keep_all else ''}")
-    time = "" if plan.seconds is None else f" and {plan.seconds:.2g} s"
+    time = "" if plan.seconds is None else f" and {plan.seconds:.2g} s to solve"
     parts.append(f"about {plan.bytes / 2**30:.2g} GiB{time}")
     return "; ".join(parts)

@@ -16,13 +16,13 @@ def factoring(p: float, rates: Rates) -> float:
 
 def values(count: float, plan: Plan, rates: Rates) -> float:
     """`count` kernel values, evaluated once."""
-    return values64(count, plan, rates) if plan.precision == "float64" and plan.fine else count / rates.block
+    return values64(count, plan, rates) if plan.precision == "float64" != rates.precision else count / rates.block
 
 
 def values64(count: float, plan: Plan, rates: Rates) -> float:
     """The same in float64 and held: twice the work on a CPU, and on a GPU plain torch instead of the fused kernels."""
     if not plan.on_gpu:
-        return count / rates.block * (1 if plan.precision == "float64" and not plan.fine else 2)
+        return count / rates.block * (1 if rates.precision == "float64" else 2)
     return count * (2 * plan.d / rates.products + 5 * 16 / rates.read)
 
 
@@ -41,8 +41,8 @@ def direct(plan: Plan, rates: Rates) -> float:
 
 def falkon(plan: Plan, rates: Rates) -> float:
     n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-    # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), twice as many where targets are smooth.
-    iterations = min(plan.epochs, (2 if plan.regression else 1) * 5 * (n / p) ** 0.3)
+    # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
+    iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
     setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
     solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
     traffic = 2 * n * p * item / rates.read * max(1.0, c / 10)
@@ -55,21 +55,37 @@ def falkon(plan: Plan, rates: Rates) -> float:
     return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
 
 
-def eigenpro4(plan: Plan, rates: Rates) -> float:
-    n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-    s, q, fresh = plan.s or 0, plan.q or 0, plan.fresh
-    # Sizes that only the spectrum will tell are guessed: the batch grows with the eigenvectors that are taken off.
-    m = plan.m or min(p, max(64, 3 * q))
-    T = plan.T or period(replace(plan, m=m))
-    cycle, single = min(n, T * m), 2 * rates.products  # float32 operations a second
+def eigenpro_setup(plan: Plan, rates: Rates) -> float:
+    """The eigensystem of the subsample, its part on the centers, the step measured on fresh rows."""
+    p, s, q, fresh = plan.p, plan.s or 0, plan.q or 0, plan.fresh
     eigensystem = (12 * q * s * s if s > 4000 else 9 * s**3) / rates.products
-    setup = (
+    return (
         values64(s * s, plan, rates)
         + eigensystem
         + values(fresh * fresh + p * s + fresh * s, plan, rates)
-        + (2 * (fresh + 2 * p) * s * q + 60 * fresh * fresh * 2) / single
+        + (2 * (fresh + 2 * p) * s * q + 60 * fresh * fresh * 2) / (2 * rates.products)
         + (20_000 * rates.launch if plan.on_gpu else 0)
     )
+
+
+def batch_of(plan: Plan) -> int:
+    """The batch, which only the spectrum will tell, guessed: it grows with the eigenvectors that are taken off."""
+    return plan.m or min(plan.p, max(64, 3 * (plan.q or 0)))
+
+
+def eigenpro2(plan: Plan, rates: Rates) -> float:
+    n, q, m = plan.n, plan.q or 0, batch_of(plan)
+    kept = 2 * plan.itemsize / rates.read * max(1.0, plan.c / 10)
+    epoch = n * n / 2 * ((1 if plan.keep_block or not plan.on_gpu else 2) / rates.block + kept) + n * (m + 2 * q) / rates.block
+    return always(plan) + eigenpro_setup(plan, rates) + plan.epochs * max(epoch, n / m * (200 if plan.on_gpu else 30) * rates.launch)
+
+
+def eigenpro4(plan: Plan, rates: Rates) -> float:
+    n, p, c, s, q, item = plan.n, plan.p, plan.c, plan.s or 0, plan.q or 0, plan.itemsize
+    m = batch_of(plan)
+    T = plan.T or period(replace(plan, m=m))
+    cycle, single = min(n, T * m), 2 * rates.products  # float32 operations a second
+    setup = eigenpro_setup(plan, rates)
     kept = 2 * item / rates.read * max(1.0, c / 10)
     a_row = p / rates.block * (1 if plan.keep_block or not plan.on_gpu else 2) + (p * kept if plan.keep_block else 0)
     a_row += cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)

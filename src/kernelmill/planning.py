@@ -53,6 +53,7 @@ class Plan:
     bytes: int = 0  # predicted peak
     seconds: float | None = None  # predicted, where `rates` are known
     rates: Rates | None = None  # of this machine, as they were measured
+    settings: dict[str, Any] | None = None  # of the solver, as it was given
     keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
     sweep_rows: int = 4096  # rows of K(X,Z) at a time
     # EigenPro, phase one
@@ -258,9 +259,10 @@ def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
     n, p, c, item = base.n, base.p, base.c, base.itemsize
     # On a GPU a block costs a millisecond of launches: it should have some more to compute.
     rows = min(n, max(16_384, min(131_072, 2**30 // p, base.budget // (16 * p * item))) if base.on_gpu else 4096)
-    held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c)
+    held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c) + 4 * n * c * item
+    held += factors * 8 * 1024 * p * base.on_gpu  # the inverses of their diagonal blocks
     batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
-    whole_block = n * ((p + 7 + 3 * c) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
+    whole_block = n * ((p + 7) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
     block = rows * p * item
     fits = held + batch + whole_block <= base.budget
     keep_all = bool(keep) if keep is not None else fits

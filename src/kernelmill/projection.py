@@ -79,7 +79,7 @@ def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
             return found.in_blocks() if L.is_cuda and len(L) > 2 * BLOCK else found
     raise NotPositiveDefinite(
         f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to its diagonal; "
-        "use fewer or more distinct centers, a smaller bandwidth, or projection='carried'."
+        "use fewer or more distinct centers, a smaller bandwidth, or solver='eigenpro4' with projection='carried'."
     )
 
 

@@ -23,6 +23,7 @@ class Rates:
     factor: float  # float64 operations a second of a large Cholesky factor
     column: float  # seconds that a column of a factor costs by itself, however small
     launch: float  # seconds between two small operations
+    precision: str = "float32"  # in which `block` was measured
 
 
 _KNOWN: dict[tuple[str, int, str, str], Rates] = {}
@@ -43,45 +44,46 @@ def measure(kernel: Kernel | None, d: int, precision: str, device: str) -> Rates
 def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     gpu = device.startswith("cuda")
     place = torch.device(device)
-    rows, cols = (8192, 65_536) if gpu else (1024, 4096)
+    cols = max(256, min(65_536, 2**28 // d) if gpu else min(4096, 2**22 // d))
+    rows = min(cols, 8192 if gpu else 1024)
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(cols, d, generator=generator).to(place) / max(1, d) ** 0.5
     K = KernelProduct(kernel, X.double().mean(0), precision, place, (256 if gpu else 8) << 20)
     Z = K.points(X)
     v = torch.randn(cols, 10, generator=generator).to(place, K.dtype)
-    block = rows * cols / _seconds(lambda: K.matmul(Z[:rows], Z, v), gpu)
+    block = rows * cols / _seconds(lambda: K.matmul(Z[:rows], Z, v), place)
 
     if gpu:  # as the fused kernels hold it
         held = K.block(Z[:rows], Z, K.room(rows, cols))
         g = held @ v
-        read = 4 * rows * cols / _seconds(lambda: held.T @ g, gpu)
+        read = 4 * rows * cols / _seconds(lambda: held.T @ g, place)
     else:
-        matrix = torch.rand((1 << 25) // 4096, 4096)
+        matrix = torch.rand((1 << 24) // 4096, 4096)
         w = torch.rand(4096, 10)
-        read = 2 * matrix.nbytes / _seconds(lambda: (matrix @ w).T @ matrix, gpu)
+        read = 2 * matrix.nbytes / _seconds(lambda: (matrix @ w).T @ matrix, place)
 
     side, size = (4096, 4096) if gpu else (1024, 1536)
     A = torch.rand(side, side, dtype=torch.float64, device=place)
-    products = 2 * side**3 / _seconds(lambda: A @ A, gpu)
+    products = 2 * side**3 / _seconds(lambda: A @ A, place)
     # A large factor is mostly products; what a smaller one takes beyond them is its columns' latency.
     factor = 0.6 * products
     S = torch.eye(size, dtype=torch.float64, device=place) + 1e-3
-    column = max(0.0, _seconds(partial(torch.linalg.cholesky_ex, S), gpu) - size**3 / 3 / factor) / size
+    column = max(0.0, _seconds(partial(torch.linalg.cholesky_ex, S), place) - size**3 / 3 / factor) / size
     tiny = torch.zeros(8, device=place)
-    launch = _seconds(lambda: [tiny.add_(1) for _ in range(50)], gpu) / 50
-    return Rates(block, read, products, factor, column, launch)
+    launch = _seconds(lambda: [tiny.add_(1) for _ in range(50)], place) / 50
+    return Rates(block, read, products, factor, column, launch, precision)
 
 
-def _seconds(work: Callable[[], object], gpu: bool) -> float:
+def _seconds(work: Callable[[], object], place: torch.device) -> float:
     """A run after a first one; on a GPU, where that is a moment, the quickest of three."""
     best = float("inf")
-    for run in range(4 if gpu else 2):
-        if gpu:
-            torch.cuda.synchronize()
+    for run in range(4 if place.type == "cuda" else 2):
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
         start = time.perf_counter()
         work()
-        if gpu:
-            torch.cuda.synchronize()
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
         if run:
             best = min(best, time.perf_counter() - start)
     return max(best, 1e-9)

@@ -110,7 +110,7 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
     return min(choices, key=lambda choice: choice.error)
 
 
-def rescaled(choice: Choice, sample: Sample, p: int) -> Choice:
+def rescaled(choice: Choice, ridge: float | None, sample: Sample, p: int) -> Choice:
     """The chosen kernel with all bandwidths times one factor, which LARGE rows choose where there are to be more centers than that.
 
     A gradient on hundreds of rows finds which features matter; how narrow the kernel should be shows only where rows are close together
@@ -118,8 +118,8 @@ def rescaled(choice: Choice, sample: Sample, p: int) -> Choice:
     """
     kernel = choice.kernel
     held = min(2000, len(sample.X) // 5)
-    rows = min(LARGE, len(sample.X) - held)
-    if not isinstance(kernel, Radial) or p <= rows:
+    rows = LARGE
+    if not isinstance(kernel, Radial) or p <= rows or len(sample.X) < rows + held:
         return choice
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
@@ -149,7 +149,7 @@ def rescaled(choice: Choice, sample: Sample, p: int) -> Choice:
     places = sorted(errors)
     factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
     log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
-    return Choice(scaled(factor_), choice.ridge, choice.error)
+    return _compare(_Found(scaled(factor_), choice.ridge, None), ridge, sample)
 
 
 def _lowest(places: list[float], errors: list[float]) -> float:
@@ -199,7 +199,8 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
     if free and base is not None:
         value = base * torch.exp(theta.detach())
         found.bandwidth = value.item() if value.ndim == 0 else value  # type: ignore[attr-defined]
-    return Choice(found, log_ridge.detach().exp().item() if ridge is None else ridge, start.error)
+    best = min(RIDGES[1], max(RIDGES[0], log_ridge.detach().exp().item()))
+    return Choice(found, best if ridge is None else ridge, start.error)
 
 
 def elbo(K_ZZ: Tensor, K_XZ: Tensor, diagonal: Tensor, Y: Tensor, w: Tensor, lam: Tensor, noise: float | None = None) -> Tensor:

@@ -105,6 +105,10 @@ class KernelEstimator(BaseEstimator):
         """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
         keep: the numbers of the rows to train on, all where it is None."""
         stored = self.solver if isinstance(self.solver, Plan) else None
+        if stored:
+            own_choice = [name for name in ("ridge", "epochs", "precision", "memory_budget") if not is_auto(getattr(self, name))]
+            if own_choice:
+                raise InputError(f"a plan was given as solver, which has its own {' and '.join(own_choice)}; leave them out.")
         seed = stored.seed if stored else int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
         device = stored.device if stored else device_of(self.device, X)
@@ -124,7 +128,9 @@ class KernelEstimator(BaseEstimator):
         warm = self._warm(d, len(mean))
         given = None if is_auto(self.kernel) else kernels.resolve(self.kernel)
         kind = given or kernels.Laplacian()
-        precision = stored.precision if stored else precision_of(self.precision, X.dtype.itemsize, d, kind, device)
+        precision = precision_of(self.precision, X.dtype.itemsize, d, kind, device)
+        if warm is not None and warm.alpha.dtype == torch.float64:
+            precision = "float64"  # weights that large would not survive in fewer digits
 
         own = self._own_centers(X)
         base = Plan(
@@ -140,6 +146,7 @@ class KernelEstimator(BaseEstimator):
             x_bytes=X.dtype.itemsize,
             seed=seed,
             epochs=0 if is_auto(self.epochs) else int(self.epochs),  # type: ignore[arg-type]
+            ridge=1.0 if is_auto(self.ridge) else self._given_ridge() / scale,  # where one will be chosen, it is above 0
             tile_bytes=tile,
             budget=budget,
         )
@@ -147,13 +154,20 @@ class KernelEstimator(BaseEstimator):
         if stored:
             solver, base = self._again(stored, base, fixed)
         else:
-            solver, base = self._solver(base, given, fixed, anew=own is None and warm is None, warm=warm is not None)
+            solver, base = self._solver(base, given, fixed, anew=own is None and warm is None)
         if solver.for_classes and labels is None:
             raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
         p, every_row = base.p, base.every_row
+        if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
+            mixed = torch.randperm(n, generator=generator)
+            keep = mixed if keep is None else keep[mixed]
+            source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
 
+        if not solver.needs_ridge and is_auto(self.ridge):
+            base = replace(base, ridge=0.0)
+        outlook = stored or solvers.predicted(solver, base)  # settings that cannot be used are said before anything takes time
         if self.verbose:
-            announce(solvers.predicted(solver, replace(base, ridge=1.0 if solver.needs_ridge else 0.0)) if stored is None else stored)
+            announce(outlook)
         # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
         kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, torch.Generator().manual_seed(seed))
         kernel.validate(d)
@@ -163,13 +177,15 @@ class KernelEstimator(BaseEstimator):
             # Where any first rows must be a random subsample; undone below.
             order = torch.randperm(p, generator=generator) if solver.subsamples else None
             Z = own if order is None else own[order]
-        elif every_row and solver.name != "eigenpro4":
+        elif every_row and (solver.every_row or not solver.subsamples):
             Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
             labels = labels if labels is None or keep is None else labels[keep]
             Z, order, every_row = self._take_centers(source, kernel, precision, device, tile, labels, p, generator), None, False
         Z = Z.to(device)
 
+        if stored:
+            ridge = stored.ridge
         plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
         log.info("%s", plan_line(plan))
         if plan.bytes > budget:
@@ -187,7 +203,7 @@ class KernelEstimator(BaseEstimator):
             state = solvers.State(plan, alpha, torch.zeros_like(alpha))
         state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
 
-        alpha = watch.best if watch.best is not None else state.alpha
+        alpha = (watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
         if order is not None:
             back = torch.argsort(order)
             alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
@@ -202,7 +218,7 @@ class KernelEstimator(BaseEstimator):
             )
         return self
 
-    def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool, warm: bool) -> tuple[solvers.Solver, Plan]:
+    def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
         """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
         n = base.n
         if not is_auto(self.solver):
@@ -217,8 +233,6 @@ class KernelEstimator(BaseEstimator):
             base = solvers.affordable(base)
         table = solvers.forecast(base)
         log.info("%s", table)
-        if warm and table.chosen.solver.name != "direct":
-            return solvers.EigenPro4(), base
         return table.chosen.solver, base
 
     def _again(self, stored: Plan, base: Plan, fixed: int | None) -> tuple[solvers.Solver, Plan]:
@@ -226,7 +240,7 @@ class KernelEstimator(BaseEstimator):
         for name, here in (("n", base.n), ("d", base.d), ("c", base.c), ("p", fixed or stored.p)):
             if getattr(stored, name) != here:
                 raise InputError(f"the plan given as solver has {name} = {getattr(stored, name)}, this fit {here}; use solver='auto'.")
-        return solvers.resolve(stored.solver), stored
+        return solvers.NAMED[stored.solver](**(stored.settings or {})), stored
 
     def _take_centers(self, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
         """Rows of the data that become centers, chosen as the user said."""
@@ -256,9 +270,7 @@ class KernelEstimator(BaseEstimator):
 
     def _choose(self, source, scale, p, solver, every_row, warm, own, generator) -> tuple[Kernel, float]:
         """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
-        given = None if is_auto(self.ridge) else self.ridge
-        if given is not None and (isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf):
-            raise InputError(f"ridge={self.ridge!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
+        given = None if is_auto(self.ridge) else self._given_ridge()
         if warm is not None:
             return warm.kernel, (self.ridge_ if given is None else float(given)) / scale
         self._fitted_with = {"kernel": repr(self.kernel), "n_centers": repr(self.n_centers), "centers": repr(self.centers)}
@@ -269,7 +281,7 @@ class KernelEstimator(BaseEstimator):
         unset = is_auto(kernel) or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
         n = source.n
         if n < 2:
-            return (kernels.Laplacian(bandwidth=1.0) if unset else kernel), ridge or 0.0
+            return (kernels.Laplacian(bandwidth=1.0) if unset else kernel), 1e-6 if ridge is None else ridge
         if not unset and ridge is not None:
             return kernel, ridge
         ratio = 1.0 if every_row else min(1.0, p / n)
@@ -284,8 +296,14 @@ class KernelEstimator(BaseEstimator):
             choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.double().cpu())
         else:
             choice = tuning.tune(kernel, ridge, sample)
-            choice = tuning.rescaled(choice, sample, p) if unset else choice
+            choice = tuning.rescaled(choice, ridge, sample, p) if unset else choice
         return choice.kernel, choice.ridge if free or given is not None else 0.0
+
+    def _given_ridge(self) -> float:
+        given = self.ridge
+        if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf:
+            raise InputError(f"ridge={given!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
+        return float(given)
 
     def _count_centers(self, n: int) -> int | None:
         """As many centers as the user said, or None."""
@@ -396,7 +414,8 @@ class KernelEstimator(BaseEstimator):
         """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose regularisation it is."""
         if not is_auto(self.early_stopping):
             return bool(self.early_stopping)
-        named = solvers.NAMED.get(self.solver) if isinstance(self.solver, str) else self.solver
+        name = self.solver.solver if isinstance(self.solver, Plan) else self.solver
+        named = solvers.NAMED.get(name) if isinstance(name, str) else name
         return bool(getattr(named, "stops_early", False))
 
     def _values(self, X: Any) -> Tensor:

@@ -31,7 +31,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
     device : "auto", "cpu", "cuda", "cuda:1", …
     precision : "auto", "float16", "bfloat16", "tf32", "float32" or "float64": what features are rounded to; kernel values and sums are
-        float32, or float64 for "float64"; the direct solver always computes in float64
+        float32, or float64 for "float64"; the direct solution, Gaussian processes and, with "auto", Falkon are computed in
+        float64
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for

@@ -33,9 +33,7 @@ class ASkotch(Solver):
     rank: int = 100
     name = "askotch"
     needs_ridge = True
-
-    def default_centers(self, n: int) -> int:
-        return n
+    every_row = True
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)
@@ -64,6 +62,7 @@ class ASkotch(Solver):
         K = product(kernel, Z, plan, comm)
         X, rows = K.points(Z), source.take(torch.arange(source.n))
         Y, shift = rows.Y.to(K.device, K.dtype), plan.ridge / rows.w.to(K.device, torch.float64)
+        del rows
         n, m, r = plan.n, plan.m or 1, plan.q or 1
         steps = math.ceil(n / m)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import kernels
-from ..costs import direct, eigenpro4, falkon
+from ..costs import direct, eigenpro2, eigenpro4, falkon
 from ..errors import InputError
 from ..planning import Plan, device_of, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
 from ..rates import measure
 from .base import Solver
 from .direct import Direct
+from .eigenpro2 import EigenPro2
 from .eigenpro4 import EigenPro4
 from .falkon import Falkon
 
@@ -53,7 +54,10 @@ class Forecast:
     def best(self) -> Any:
         """The fastest candidate that fits. For a regression an exact solution is worth WORTH times the seconds."""
         fastest, exact = self.fastest(), self.fastest(exact=True)
-        return exact if exact and exact.plan.regression and exact.plan.seconds <= WORTH * fastest.plan.seconds else fastest
+        if not exact or not exact.plan.regression:
+            return fastest
+        quick = fastest.plan.seconds or 0.0
+        return exact if (exact.plan.seconds or 0.0) <= min(WORTH * quick, max(quick, TARGET_SECONDS)) else fastest
 
     @property
     def chosen(self) -> Candidate:
@@ -80,7 +84,7 @@ class Forecast:
         best = self.best
         for candidate in self.candidates:
             if candidate.plan is None:
-                lines.append(f"{candidate.label:<34} {'–':>9} {'–':>8}  {candidate.reason}")
+                lines.append(f"{candidate.label:<34} {'–':>9} {'–':>8}  {candidate.reason.split(';')[0]}")
                 continue
             note = "  ← chosen" if candidate is best else f"  {candidate.reason}" if candidate.reason else ""
             lines.append(f"{candidate.label:<34} {candidate.plan.seconds or 0:>9.3g} {candidate.plan.bytes / 2**30:>8.2f}{note}")
@@ -97,12 +101,14 @@ def seconds(solver: Solver, plan: Plan) -> float | None:
         return direct(plan, plan.rates)
     if isinstance(solver, Falkon) and solver.loss == "square":
         return falkon(plan, plan.rates)
+    if solver.name == "eigenpro2":
+        return eigenpro2(plan, plan.rates)
     return eigenpro4(plan, plan.rates) if solver.name == "eigenpro4" else None
 
 
 def predicted(solver: Solver, base: Plan) -> Plan:
     """The solver's plan, with seconds."""
-    plan = solver.plan(replace(base, solver=solver.name))
+    plan = solver.plan(replace(base, solver=solver.name, settings=solver.get_params()))
     return replace(plan, seconds=seconds(solver, plan))
 
 
@@ -113,6 +119,7 @@ def forecast(base: Plan) -> Forecast:
         ("direct", Direct(), exact),
         ("falkon, K(X,Z) kept", Falkon(keep=True), exact),
         ("falkon, K(X,Z) recomputed", Falkon(keep=False), exact),
+        *([("eigenpro2", EigenPro2(), base)] if base.every_row else []),
         ("eigenpro4, cholesky", EigenPro4(projection="cholesky"), stochastic),
         ("eigenpro4, carried residual", EigenPro4(projection="carried"), stochastic),
     ]

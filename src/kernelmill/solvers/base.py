@@ -58,8 +58,8 @@ class State:
 
     plan: Plan
     alpha: Tensor  # (p, c) weights
-    r: Tensor  # (p, c) what K(Z,Z) α still lacks on Z
-    energy: float = 0.0  # mean weighted squared target: the loss of predicting nothing
+    r: Tensor  # (p, c) what K(Z,Z) α still lacks on Z; of other solvers, their residual or sum of gradients
+    energy: float = 0.0  # mean weighted squared target, the loss of predicting nothing; of Falkon, the preconditioned right-hand side's
     epoch: int = 0
     position: int = 0  # rows of this epoch already seen
     step_scale: float = 1.0  # halved at every step back
@@ -70,6 +70,7 @@ class State:
     D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
     D_next: Tensor | None = None  # the same of this epoch, so far
     g_last: Tensor | None = None  # (n, c) residual of each row when last seen
+    value: float = float("inf")  # of the objective, where the solver watches it
     direction: Tensor | None = None  # (p, c) where conjugate gradients go next; of ASkotch, its second sequence v
     uncertainty: Uncertainty | None = None  # of a Gaussian process
     stopped: str = ""  # why the run ended before its last epoch, if it did
@@ -92,6 +93,7 @@ class Solver(Settings, ABC):
 
     name: ClassVar[str]
     needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
+    every_row = False  # its centers are the rows, in the rows' order
     subsamples = False  # takes its subsample from the first centers, which must then be in random order
     loss_name = "square"
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
@@ -100,7 +102,7 @@ class Solver(Settings, ABC):
 
     def default_centers(self, n: int) -> int:
         """How many centers where nobody said."""
-        return min(n, 10_000 if n <= 50_000 else 20_000)
+        return n if self.every_row else min(n, 10_000 if n <= 50_000 else 20_000)
 
     @property
     def for_classes(self) -> bool:

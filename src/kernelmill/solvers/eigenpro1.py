@@ -24,9 +24,7 @@ class EigenPro1(Solver):
     m: int | None = None
     name = "eigenpro1"
     needs_ridge = True
-
-    def default_centers(self, n: int) -> int:
-        return n
+    every_row = True
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)

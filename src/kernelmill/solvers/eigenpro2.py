@@ -24,9 +24,8 @@ class EigenPro2(Solver):
     m: int | None = None
     name = "eigenpro2"
     needs_ridge = True
-
-    def default_centers(self, n: int) -> int:
-        return n
+    every_row = True
+    subsamples = True
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)

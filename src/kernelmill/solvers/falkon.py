@@ -8,7 +8,6 @@ both. Factors and directions are float64, kernel values float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,8 +26,11 @@ from .setup import product
 from .sweep import Rows, Sweep
 
 LOSSES = ["square", "logistic"]
-TOLERANCE = 5e-3  # of the preconditioned residual, which is about how far predictions are from the direct solution's, relatively
-ITERATIONS = {"square": 30, "logistic": 10}  # at most: conjugate gradients, Newton steps
+# Of the preconditioned residual, which is about how far predictions are from the direct solution's, relatively.
+TOLERANCE = 1e-2
+SMOOTH_TOLERANCE = 1e-3  # for a regression: its targets are known to more digits than classes are
+ITERATIONS = {"square": 50, "logistic": 10}  # at most: conjugate gradients, Newton steps
+SMOOTH_ITERATIONS = 200  # of conjugate gradients for a regression
 FLOOR = 10.0  # times ε‖K‖, added to K(Z,Z) in the preconditioner
 ROUNDING = 1.001
 INNER = 20  # conjugate gradients of one Newton step, at most
@@ -36,12 +38,12 @@ INNER = 20  # conjugate gradients of one Newton step, at most
 
 @dataclass(eq=False)
 class Falkon(Solver):
-    """loss: "square" or "logistic"; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which
-    it ends before. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory."""
+    """loss: "square" or "logistic"; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which it
+    ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory."""
 
     loss: str = "square"
     iterations: int | None = None
-    tolerance: float = TOLERANCE
+    tolerance: float | None = None
     keep: bool | None = None
     name = "falkon"
     needs_ridge = True
@@ -60,11 +62,12 @@ class Falkon(Solver):
         whole("iterations", self.iterations, 1)
         if self.loss not in LOSSES:
             raise one_of("loss", self.loss, LOSSES)
-        if not self.tolerance >= 0:
+        if self.tolerance is not None and not self.tolerance >= 0:
             raise InputError(f"tolerance={self.tolerance!r} was given, expected a number of 0 or more.")
         if self.loss == "logistic" and not base.ridge > 0:
             raise InputError("loss='logistic' needs a ridge above 0: without one, weights grow without end where classes can be separated.")
-        plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or ITERATIONS[self.loss])
+        most = SMOOTH_ITERATIONS if base.regression else ITERATIONS[self.loss]
+        plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most)
         return sweep_sizes(plan, factors=2 if plan.ridge else 1, keep=self.keep)
 
     def solve(
@@ -80,6 +83,7 @@ class Falkon(Solver):
     ) -> State:
         alone(comm, self.name)
         report = Reporter(plan, on_event)
+        tolerance = self.tolerance if self.tolerance is not None else SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         K = product(kernel, Z, plan, comm)
         points = K.points(Z)
         F = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(source.mean))
@@ -87,16 +91,18 @@ class Falkon(Solver):
         report("start", state.epoch if state else 0, 0, alpha=None if state is None else state.alpha)
         try:
             if self.loss == "logistic":
-                state = self._newton(sweep, F, source, plan, state, report)
+                state = self._newton(sweep, F, source, plan, state, report, tolerance)
             else:
-                state = self._conjugate_gradients(sweep, F, plan, state, report)
+                state = self._conjugate_gradients(sweep, F, plan, state, report, tolerance)
         except Interrupted as interrupted:
             state = replace(interrupted.state, stopped="it was interrupted")
             report("interrupted", state.epoch, 0, alpha=state.alpha)
         report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
         return state
 
-    def _conjugate_gradients(self, sweep: Sweep, F: Preconditioner, plan: Plan, state: State | None, report: Reporter) -> State:
+    def _conjugate_gradients(
+        self, sweep: Sweep, F: Preconditioner, plan: Plan, state: State | None, report: Reporter, tolerance: float
+    ) -> State:
         def H(v: Tensor, products: list[Tensor]) -> Tensor:
             return sweep.normal(v, products) + F.ridge(v)
 
@@ -110,9 +116,8 @@ class Falkon(Solver):
             H(state.alpha, f)
         state.plan = plan
         size = (state.r * F.solve(state.r)).sum(0)
-        before = math.inf
         try:
-            while state.epoch < plan.epochs and not state.stopped:
+            while state.epoch < plan.epochs and not state.stopped and size.sum().item() > tolerance**2 * state.energy:
                 v, products = state.direction, list[Tensor]()
                 assert v is not None
                 q = H(v, products)
@@ -121,22 +126,27 @@ class Falkon(Solver):
                 z = F.solve(r)
                 new = (r * z).sum(0)
                 f = [u * step.to(u) + (f[i] if f else 0) for i, u in enumerate(products)]
-                parts = [(w * (u - Y) ** 2).sum() for u, (Y, w) in zip(f, sweep.targets, strict=True)]
-                loss = torch.stack(parts).sum().item() / plan.n
+                loss = sweep.loss(f)
                 value = loss + (alpha * F.ridge(alpha)).sum().item() / plan.n
-                if not value <= ROUNDING * before:
+                if not value <= ROUNDING * state.value:
                     break  # every step lowers it but for rounding: the last weights are as good as this precision gives
-                state = replace(state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss)
-                size, before = new, value
+                state = replace(
+                    state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value
+                )
+                size = new
                 if report("epoch", state.epoch, 0, loss=state.loss, alpha=alpha.to(plan.torch_dtype)):
                     state.stopped = "a callback asked for it"
-                if new.sum().item() <= self.tolerance**2 * state.energy:
-                    break
         except KeyboardInterrupt:
             raise Interrupted(state) from None
-        return replace(state, alpha=state.alpha.to(plan.torch_dtype))
+        if state.epoch == plan.epochs > 1 and size.sum().item() > (10 * tolerance) ** 2 * state.energy and not state.stopped:
+            state.stopped = (
+                "they were all that were allowed, and it is far from its tolerance yet: use more, a larger ridge or solver='direct'"
+            )
+        return state
 
-    def _newton(self, sweep: Sweep, F: Preconditioner, source: Source, plan: Plan, state: State | None, report: Reporter) -> State:
+    def _newton(
+        self, sweep: Sweep, F: Preconditioner, source: Source, plan: Plan, state: State | None, report: Reporter, tolerance: float
+    ) -> State:
         """Σ w·cross-entropy(softmax f, targets) + λ‖f‖²: Newton steps, each by conjugate gradients, halved until the loss falls."""
         mean = source.mean.to(F.K.L)
         prior = self.intercept(mean)
@@ -176,7 +186,7 @@ class Falkon(Solver):
                 H, r = hessian(state.alpha), -gradient
                 z = F.solve(r)
                 size, v, step = (r * z).sum(), z, torch.zeros_like(r)
-                first, slope = size, 0.0
+                first = size
                 for _ in range(INNER):
                     q = H(v)
                     a = size / positive((v * q).sum())
@@ -200,11 +210,11 @@ class Falkon(Solver):
                 state.loss = value / plan.n
                 if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha.to(plan.torch_dtype)):
                     state.stopped = "a callback asked for it"
-                if gain <= self.tolerance**2 * abs(value):
+                if gain <= tolerance**2 * abs(value):
                     break
         except KeyboardInterrupt:
             raise Interrupted(state) from None
-        return replace(state, alpha=state.alpha.to(plan.torch_dtype))
+        return state
 
 
 class Interrupted(Exception):

@@ -71,9 +71,8 @@ class NYTRO(Solver):
         try:
             while state.epoch < plan.epochs and not state.stopped:
                 f: list[Tensor] = []
-                r = b - sweep.normal(state.alpha, f) - plan.ridge * (F.L @ (F.L.T @ state.alpha))
-                parts = [(w * (u - Y) ** 2).sum() for u, (Y, w) in zip(f, sweep.targets, strict=True)]
-                loss = torch.stack(parts).sum().item() / plan.n
+                r = b - sweep.normal(state.alpha, f) - plan.ridge * (F.L @ (F.L.T @ state.alpha) - F.jitter * state.alpha)
+                loss = sweep.loss(f)
                 state = replace(state, alpha=state.alpha + (plan.eta or 0.0) * F.solve(r), epoch=state.epoch + 1, loss=loss)
                 if report("epoch", state.epoch, 0, loss=loss, eta=plan.eta, alpha=state.alpha.to(plan.torch_dtype)):
                     state.stopped = "a callback asked for it"
@@ -81,4 +80,4 @@ class NYTRO(Solver):
             state = replace(state, stopped="it was interrupted")
             report("interrupted", state.epoch, 0, alpha=state.alpha)
         report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
-        return replace(state, alpha=state.alpha.to(plan.torch_dtype))
+        return state

@@ -30,10 +30,8 @@ class Pegasos(Solver):
     m: int | None = None
     name = "pegasos"
     needs_ridge = True
+    every_row = True
     loss_name = "hinge"
-
-    def default_centers(self, n: int) -> int:
-        return n
 
     def intercept(self, mean: Tensor) -> Tensor:
         return torch.zeros_like(mean)
@@ -70,7 +68,7 @@ class Pegasos(Solver):
             zeros = torch.zeros(plan.n, plan.c, dtype=torch.float64, device=K.device)
             state = State(plan, zeros, zeros.clone(), direction=zeros.clone())
         state.plan = plan
-        half, total = plan.epochs * steps // 2, plan.epochs * steps
+        half = plan.epochs * steps // 2
         report("start", state.epoch, 0, alpha=state.alpha)
         try:
             while state.epoch < plan.epochs and not state.stopped:
@@ -93,6 +91,5 @@ class Pegasos(Solver):
         except KeyboardInterrupt:
             state = replace(state, stopped="it was interrupted")
             report("interrupted", state.epoch, 0, alpha=state.alpha)
-        assert state.epoch * steps <= total
         report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
-        return replace(state, alpha=state.alpha.to(plan.torch_dtype))
+        return state

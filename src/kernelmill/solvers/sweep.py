@@ -57,12 +57,19 @@ class Sweep:
 
     def total(self, part: Callable[[Rows], Tensor]) -> Tensor:
         """Σ K(X_i, Z)ᵀ part(i) over the blocks, in float64: (p, columns)."""
-        out = torch.zeros((), dtype=torch.float64, device=self._K.device)
+        out = None
         for rows in self:
             g = part(rows)
             # (gᵀK)ᵀ is Kᵀg: with few columns and rows of K in a line, the BLAS is quicker at it.
-            out = out + ((g.T @ rows.K_XZ).T if isinstance(rows.K_XZ, Tensor) else rows.K_XZ.T @ g)
+            block = ((g.T @ rows.K_XZ).T if isinstance(rows.K_XZ, Tensor) else rows.K_XZ.T @ g).double()
+            out = block if out is None else out + block
+        assert out is not None
         return out
+
+    def loss(self, f: list[Tensor]) -> float:
+        """Mean weighted squared residual of the values f, block by block."""
+        parts = [(w * (u - Y) ** 2).sum() for u, (Y, w) in zip(f, self.targets, strict=True)]
+        return torch.stack(parts).sum().item() / self._plan.n
 
     def normal(self, v: Tensor, products: list[Tensor]) -> Tensor:
         """K(Z,X) w K(X,Z) v. The products K(X_i, Z) v are appended to `products`."""
