@@ -49,7 +49,7 @@ def falkon(plan: Plan, rates: Rates) -> float:
     blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
     once = values(n * p, plan, rates)
     if plan.keep_all:
-        written = n * p * item / rates.read * (1 if plan.on_gpu else 4)  # fresh memory is slower to write than held memory to read
+        written = n * p * item / rates.read * (1 if plan.on_gpu else 12)  # touching fresh memory is what costs
         return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
     again = once + traffic if plan.keep_block else 2 * once
     return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
