@@ -8,7 +8,7 @@ import torch
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.ops import PRECISIONS, KernelProduct
-from kernelmill.solvers import EigenPro4
+from kernelmill.solvers import NYTRO, SGPR, EigenPro2, EigenPro4, Falkon
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
 
@@ -127,3 +127,45 @@ def test_many_outputs(data):
     model = KernelRegressor(**SETTINGS).fit(X, Y)
     here = KernelRegressor(**SETTINGS, device="cpu", precision="float32").fit(X, Y)
     assert model.score(X.numpy(), Y.numpy()) == pytest.approx(here.score(X.numpy(), Y.numpy()), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [Falkon(keep=True), Falkon(keep=False), Falkon("logistic"), NYTRO(iterations=30), EigenPro2(), "auto", "direct"],
+    ids=str,
+)
+def test_other_solvers_learn_what_the_cpu_learns(data, solver):
+    """p = 1,003: blocks and factors that are not whole tiles. Rows in host memory and on the GPU."""
+    X, y = (part[:5000] for part in data)
+    p = None if isinstance(solver, EigenPro2) else 1003
+    here, there, streamed = (
+        fit(rows, y, solver=solver, n_centers=p, ridge=0.5, epochs=None, device=device, early_stopping=False)
+        for rows, device in ((X, "cpu"), (X.cuda(), "auto"), (X, "cuda"))
+    )
+    T = data[0][5000:7000]
+    f, g, h = (model.decision_function(T).cpu() for model in (here, there, streamed))
+    assert (f - g).norm() < 0.03 * f.norm() and (g - h).norm() < 0.01 * g.norm()
+
+
+def test_a_gaussian_process_on_the_gpu_is_that_of_the_cpu(data):
+    X, y = data[0][:2000], data[0][:2000, :1].sin()[:, 0]
+    answers = [
+        KernelRegressor(kernel=kernels.Gaussian(10.0), n_centers=300, ridge=0.1, solver=SGPR(), device=device, random_state=0)
+        .fit(X, y)
+        .predict(X[:100], return_std=True)
+        for device in ("cpu", "cuda")
+    ]
+    for a, b in zip(*answers, strict=True):
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_peak_of_falkon_is_what_the_plan_said(keep):
+    X, y = task(n=60_000, d=256)
+    X = X.cuda()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model = fit(X, y, solver=Falkon(keep=keep), n_centers=8000, epochs=None, ridge=0.1)
+    assert torch.cuda.max_memory_allocated() - before < 1.15 * model.plan_.bytes
