@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -123,7 +124,8 @@ class KernelEstimator(BaseEstimator):
         if device.startswith("cuda") and not X.is_cuda and self.epochs != 1 and size <= budget // 3:
             # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
             X, y, budget = X.to(device), y.to(device), budget - size
-        source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
+        rows_of = partial(ArraySource, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
+        source = rows_of(keep=keep)
         n, d = source.n, source.d
         warm = self._warm(d, len(mean))
         given = None if is_auto(self.kernel) else kernels.resolve(self.kernel)
@@ -161,7 +163,7 @@ class KernelEstimator(BaseEstimator):
         if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
             mixed = torch.randperm(n, generator=generator)
             keep = mixed if keep is None else keep[mixed]
-            source = ArraySource(X, y, mean=mean, w=None if bool((w == 1).all()) else w, keep=keep, seed=seed, device=device)
+            source = rows_of(keep=keep)
 
         if not solver.needs_ridge and is_auto(self.ridge):
             base = replace(base, ridge=0.0)

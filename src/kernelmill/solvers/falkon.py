@@ -32,7 +32,7 @@ SMOOTH_TOLERANCE = 1e-3  # for a regression: its targets are known to more digit
 ITERATIONS = {"square": 50, "logistic": 10}  # at most: conjugate gradients, Newton steps
 SMOOTH_ITERATIONS = 200  # of conjugate gradients for a regression
 FLOOR = 10.0  # times ε‖K‖, added to K(Z,Z) in the preconditioner
-ROUNDING = 1.001
+ROUNDING = 1.001  # the objective may rise by this factor between two iterations before rounding is what moves it
 INNER = 20  # conjugate gradients of one Newton step, at most
 
 
@@ -86,14 +86,14 @@ class Falkon(Solver):
         tolerance = self.tolerance if self.tolerance is not None else SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         K = product(kernel, Z, plan, comm)
         points = K.points(Z)
-        F = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(source.mean))
+        pre = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(source.mean))
         sweep = Sweep(K, source, points, plan)
         report("start", state.epoch if state else 0, 0, alpha=None if state is None else state.alpha)
         try:
             if self.loss == "logistic":
-                state = self._newton(sweep, F, source, plan, state, report, tolerance)
+                state = self._newton(sweep, pre, source, plan, state, report, tolerance)
             else:
-                state = self._conjugate_gradients(sweep, F, plan, state, report, tolerance)
+                state = self._conjugate_gradients(sweep, pre, plan, state, report, tolerance)
         except Interrupted as interrupted:
             state = replace(interrupted.state, stopped="it was interrupted")
             report("interrupted", state.epoch, 0, alpha=state.alpha)
@@ -101,21 +101,21 @@ class Falkon(Solver):
         return state
 
     def _conjugate_gradients(
-        self, sweep: Sweep, F: Preconditioner, plan: Plan, state: State | None, report: Reporter, tolerance: float
+        self, sweep: Sweep, pre: Preconditioner, plan: Plan, state: State | None, report: Reporter, tolerance: float
     ) -> State:
         def H(v: Tensor, products: list[Tensor]) -> Tensor:
-            return sweep.normal(v, products) + F.ridge(v)
+            return sweep.normal(v, products) + pre.ridge(v)
 
         f: list[Tensor] = []  # the model's values on the rows, block by block
         if state is None or state.direction is None:
             b = sweep.right()
             alpha = torch.zeros_like(b) if state is None else state.alpha.double()
             r = b if state is None else b - H(alpha, f)
-            state = State(plan, alpha, r, energy=(b * F.solve(b)).sum().item(), direction=F.solve(r))
+            state = State(plan, alpha, r, energy=(b * pre.solve(b)).sum().item(), direction=pre.solve(r))
         elif state.epoch:
             H(state.alpha, f)
         state.plan = plan
-        size = (state.r * F.solve(state.r)).sum(0)
+        size = (state.r * pre.solve(state.r)).sum(0)
         try:
             while state.epoch < plan.epochs and not state.stopped and size.sum().item() > tolerance**2 * state.energy:
                 v, products = state.direction, list[Tensor]()
@@ -123,11 +123,11 @@ class Falkon(Solver):
                 q = H(v, products)
                 step = size / positive((v * q).sum(0))
                 alpha, r = state.alpha + step * v, state.r - step * q
-                z = F.solve(r)
+                z = pre.solve(r)
                 new = (r * z).sum(0)
                 f = [u * step.to(u) + (f[i] if f else 0) for i, u in enumerate(products)]
                 loss = sweep.loss(f)
-                value = loss + (alpha * F.ridge(alpha)).sum().item() / plan.n
+                value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
                 if not value <= ROUNDING * state.value:
                     break  # every step lowers it but for rounding: the last weights are as good as this precision gives
                 state = replace(
@@ -145,10 +145,10 @@ class Falkon(Solver):
         return state
 
     def _newton(
-        self, sweep: Sweep, F: Preconditioner, source: Source, plan: Plan, state: State | None, report: Reporter, tolerance: float
+        self, sweep: Sweep, pre: Preconditioner, source: Source, plan: Plan, state: State | None, report: Reporter, tolerance: float
     ) -> State:
         """Σ w·cross-entropy(softmax f, targets) + λ‖f‖²: Newton steps, each by conjugate gradients, halved until the loss falls."""
-        mean = source.mean.to(F.K.L)
+        mean = source.mean.to(pre.plain.L)
         prior = self.intercept(mean)
 
         def value_and_gradient(alpha: Tensor) -> tuple[float, Tensor]:
@@ -158,7 +158,7 @@ class Falkon(Solver):
                 f, t = (rows.K_XZ @ weights).double() + prior, rows.Y.double() + mean
                 value += (rows.w.double() * -(t * torch.log_softmax(f, 1)).sum(1, keepdim=True)).sum().item()
                 parts += (rows.K_XZ.T @ (rows.w * (torch.softmax(f, 1) - t).to(rows.w))).double()
-            reg = F.ridge(alpha)
+            reg = pre.ridge(alpha)
             return value + (alpha * reg).sum().item(), parts + 2 * reg
 
         def hessian(alpha: Tensor) -> Callable[[Tensor], Tensor]:
@@ -172,26 +172,26 @@ class Falkon(Solver):
                     U = P * (rows.K_XZ @ v_)
                     return rows.w * (U - P * U.sum(1, keepdim=True))
 
-                return sweep.total(part) + 2 * F.ridge(v)
+                return sweep.total(part) + 2 * pre.ridge(v)
 
             return times
 
         if state is None:
-            zeros = torch.zeros(plan.p, plan.c, dtype=torch.float64, device=F.K.L.device)
+            zeros = torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device)
             state = State(plan, zeros, torch.zeros_like(zeros))
         state.plan, state.alpha = plan, state.alpha.double()
         try:
             value, gradient = value_and_gradient(state.alpha)
             while state.epoch < plan.epochs and not state.stopped:
                 H, r = hessian(state.alpha), -gradient
-                z = F.solve(r)
+                z = pre.solve(r)
                 size, v, step = (r * z).sum(), z, torch.zeros_like(r)
                 first = size
                 for _ in range(INNER):
                     q = H(v)
                     a = size / positive((v * q).sum())
                     step, r = step + a * v, r - a * q
-                    z = F.solve(r)
+                    z = pre.solve(r)
                     new = (r * z).sum()
                     v, size = z + new / positive(size) * v, new
                     if new <= 0.01 * first:
@@ -237,8 +237,8 @@ def curvature(mean: Tensor) -> float:
 class Preconditioner:
     """r ↦ (ω (n/p) K² + λK)⁻¹ r, for the square loss ω = 1; and v ↦ λKv."""
 
-    K: Factor
-    shifted: Factor
+    plain: Factor  # of K(Z,Z)
+    shifted: Factor  # of K(Z,Z) + λp/(ωn)
     scale: float
     lam: float
 
@@ -263,10 +263,10 @@ class Preconditioner:
         return cls(first, second, share, plan.ridge)
 
     def solve(self, r: Tensor) -> Tensor:
-        return self.scale * self.shifted.solve(self.K.solve(r))
+        return self.scale * self.shifted.solve(self.plain.solve(r))
 
     def ridge(self, v: Tensor) -> Tensor:
         if not self.lam:
             return torch.zeros_like(v)
-        L = self.K.L
-        return self.lam * (L @ (L.T @ v) - self.K.jitter * v)
+        L = self.plain.L
+        return self.lam * (L @ (L.T @ v) - self.plain.jitter * v)
