@@ -8,8 +8,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 import kernelmill
-from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers, tuning
+from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, neighbourhoods, solvers, tuning
 from kernelmill.costs import falkon
+from kernelmill.data import Batch
 from kernelmill.projection import factor
 from kernelmill.rates import Rates, measure
 
@@ -204,13 +205,44 @@ def test_factors_solved_by_blocks_are_solved(monkeypatch):
     torch.testing.assert_close(plain.in_blocks().solve(b), plain.solve(b), rtol=1e-9, atol=1e-9)
 
 
-def test_bandwidths_are_rescaled_only_where_centers_are_many():
+def test_bandwidths_are_rescaled_where_rows_are_enough():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(6500, 2, generator=g, dtype=torch.float64)
     Y = torch.sin(6 * X[:, :1])
     sample = tuning.Sample(X, Y, torch.ones(6500, dtype=torch.float64), 1.0)
     wide = tuning.Choice(kernels.Gaussian(1.2), 1e-3, 0.0)
-    assert tuning.rescaled(wide, None, sample, 3000) is wide
     few = tuning.Sample(X[:3000], Y[:3000], sample.w[:3000], 1.0)
-    assert tuning.rescaled(wide, None, few, 3000) is wide
-    assert tuning.rescaled(wide, None, sample, 6500).kernel.bandwidth < 0.9
+    assert tuning.rescaled(wide, None, few) is wide
+    assert tuning.rescaled(wide, None, sample).kernel.bandwidth < 0.9
+
+
+def neighbours(y):
+    g = torch.Generator().manual_seed(0)
+    X = torch.rand(6000, 4, generator=g)
+    return Batch(torch.arange(6000), X, y(X)[:, None].double(), torch.ones(6000, dtype=torch.float64))
+
+
+def test_neighbourhoods_find_the_feature_that_matters():
+    rows = neighbours(lambda X: torch.sin(40 * X[:, 0]))
+    start = kernels.Laplacian(torch.ones(4, dtype=torch.float64))
+    found = neighbourhoods.refined(start, rows, torch.Generator().manual_seed(1))
+    assert found.bandwidth[0] < 0.3 * found.bandwidth[1:].min()
+    assert (start.bandwidth == 1).all()  # what was given is left as it was
+    other = neighbourhoods.refined(start, rows, torch.Generator().manual_seed(1))
+    assert (found.bandwidth == other.bandwidth).all()
+
+
+def test_neighbourhoods_leave_bandwidths_alone_where_nothing_is_gained():
+    g = torch.Generator().manual_seed(2)
+    rows = neighbours(lambda X: torch.randn(len(X), generator=g))
+    found = neighbourhoods.refined(kernels.Laplacian(torch.full((4,), 0.5, dtype=torch.float64)), rows, torch.Generator().manual_seed(1))
+    assert (found.bandwidth == 0.5).all()
+
+
+def test_leave_one_out_errors_of_a_batch_are_those_of_each():
+    g = torch.Generator().manual_seed(0)
+    X, Y = torch.randn(3, 20, 2, generator=g, dtype=torch.float64), torch.randn(3, 20, 2, generator=g, dtype=torch.float64)
+    K = torch.stack([kernels.Laplacian(1.0)(x) for x in X])
+    ridge = torch.full((3, 20), 0.1, dtype=torch.float64)
+    each = torch.stack([tuning.loo_residuals(K[i], Y[i], ridge[i]) for i in range(3)])
+    torch.testing.assert_close(tuning.loo_residuals(K, Y, ridge), each)

@@ -169,3 +169,15 @@ def test_the_peak_of_falkon_is_what_the_plan_said(keep):
     torch.cuda.reset_peak_memory_stats()
     model = fit(X, y, solver=Falkon(keep=keep), n_centers=8000, epochs=None, ridge=0.1)
     assert torch.cuda.max_memory_allocated() - before < 1.15 * model.plan_.bytes
+
+
+@pytest.mark.parametrize("solver", ["auto", "sgpr"])
+def test_tuning_on_the_gpu_finds_what_the_cpu_finds(solver):
+    X = torch.rand(8000, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.sin(30 * X[:, 0]) + 0.1 * torch.randn(8000, generator=torch.Generator().manual_seed(1))
+    centers = {"n_centers": 500} if solver == "sgpr" else {"n_centers": 6000}
+    for rows in (X, X.cuda()):
+        model = KernelRegressor(solver=solver, random_state=0, **centers).fit(rows, y)
+        assert model.model_.kernel.bandwidth.device.type == "cpu"
+        assert model.model_.kernel.bandwidth.argmin() == 0
+        assert model.score(rows, y) > 0.95

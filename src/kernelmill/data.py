@@ -33,6 +33,7 @@ class Source(Protocol):
     d: int
     c: int
     mean: Tensor  # (c,) what was taken off the targets
+    device: torch.device  # where batches are wanted
 
     def take(self, rows: Tensor) -> Batch:
         """These rows, in this order."""
@@ -68,7 +69,7 @@ class ArraySource:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ):
-        self._X, self._seed, self._device = X, seed, torch.device(device)
+        self._X, self._seed, self.device = X, seed, torch.device(device)
         self._y, self.mean = y.to(X.device), mean.to(X.device)
         # Targets of a class code, less their mean: one row each, while that table is small.
         few = y.ndim == 1 and len(mean) <= 2048
@@ -100,8 +101,8 @@ class ArraySource:
         return self._in_order(torch.arange(self.n), m)
 
     def _in_order(self, order: Tensor, m: int) -> Iterator[Batch]:
-        if self._device.type == "cuda" and not self._X.is_cuda:
-            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(0, len(order), m)), self._device)
+        if self.device.type == "cuda" and not self._X.is_cuda:
+            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(0, len(order), m)), self.device)
         order = order.to(self._X.device)
         return (self.take(order[i : i + m]) for i in range(0, len(order), m))
 

@@ -42,7 +42,7 @@ class Choice:
     error: float
 
 
-class _Profile(torch.autograd.Function):
+class Profile(torch.autograd.Function):
     """A radial profile with its slope by a central difference: exact to about ten digits for any profile, smooth or not."""
 
     @staticmethod
@@ -59,10 +59,10 @@ class _Profile(torch.autograd.Function):
 
 
 def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
-    """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row."""
-    L = torch.linalg.cholesky(K + torch.diag(ridge + 1e-10 * len(K)))
+    """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row. Leading axes are batches."""
+    L = torch.linalg.cholesky(K + torch.diag_embed(ridge + 1e-10 * K.shape[-1]))
     inverse = torch.cholesky_inverse(L)
-    return (inverse @ Y) / inverse.diagonal()[:, None]
+    return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
 
 
 def scale_of(X: Tensor) -> Tensor:
@@ -110,8 +110,13 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
     return min(choices, key=lambda choice: choice.error)
 
 
-def rescaled(choice: Choice, ridge: float | None, sample: Sample, p: int) -> Choice:
-    """The chosen kernel with all bandwidths times one factor, which LARGE rows choose where there are to be more centers than that.
+def again(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+    """The choice with another kernel: its ridge, unless one is given, and its error."""
+    return choice if kernel is choice.kernel else _compare(_Found(kernel, choice.ridge, None), ridge, sample)
+
+
+def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+    """The chosen kernel with all bandwidths times one factor, which LARGE rows choose: for runs with more centers than that.
 
     A gradient on hundreds of rows finds which features matter; how narrow the kernel should be shows only where rows are close together
     (covertype, 30,000 centers: 87.6 % as descended, 90.6 % at 0.4 times that).
@@ -119,7 +124,7 @@ def rescaled(choice: Choice, ridge: float | None, sample: Sample, p: int) -> Cho
     kernel = choice.kernel
     held = min(2000, len(sample.X) // 5)
     rows = LARGE
-    if not isinstance(kernel, Radial) or p <= rows or len(sample.X) < rows + held:
+    if not isinstance(kernel, Radial) or len(sample.X) < rows + held:
         return choice
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
@@ -149,7 +154,7 @@ def rescaled(choice: Choice, ridge: float | None, sample: Sample, p: int) -> Cho
     places = sorted(errors)
     factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
     log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
-    return _compare(_Found(scaled(factor_), choice.ridge, None), ridge, sample)
+    return again(scaled(factor_), choice, ridge, sample)
 
 
 def _lowest(places: list[float], errors: list[float]) -> float:
@@ -175,10 +180,10 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
     X, Y, w = sample.X[:ELBO_ROWS], sample.Y[:ELBO_ROWS], sample.w[:ELBO_ROWS]
     Z = sample.X[: min(p, MAX_CENTERS // 2)] if Z is None else Z
     found = copy.deepcopy(start.kernel)
-    log_ridge = torch.tensor(math.log(max(start.ridge, 1e-6) if ridge is None else ridge), dtype=torch.float64)
+    log_ridge = X.new_tensor(math.log(max(start.ridge, 1e-6) if ridge is None else ridge))
     parameters = [log_ridge.requires_grad_()] if ridge is None else []
-    base = torch.as_tensor(found.bandwidth, dtype=torch.float64) if free else None  # type: ignore[attr-defined]
-    theta, middle = torch.zeros(() if base is None else base.shape, dtype=torch.float64), X.mean(0)
+    base = torch.as_tensor(found.bandwidth, dtype=torch.float64, device=X.device) if free else None  # type: ignore[attr-defined]
+    theta, middle = X.new_zeros(() if base is None else base.shape), X.mean(0)
     if free:
         parameters.append(theta.requires_grad_())
 
@@ -187,7 +192,7 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
             return found(A, B)
         a, b = ((side - middle) / (base * torch.exp(theta)) for side in (A, B))
         squares = ((a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T).clamp(min=0)
-        return _Profile.apply(squares.fill_diagonal_(0) if A is B else squares, found)
+        return Profile.apply(squares.fill_diagonal_(0) if A is B else squares, found)
 
     diagonal = found.diagonal(found.points(found.embedding(X.mean(0), torch.float64)(X)))
 
@@ -195,9 +200,9 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
         return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise) / len(X)
 
-    _minimise(loss, parameters, None, steps=40)
+    minimise(loss, parameters, None, steps=40)
     if free and base is not None:
-        value = base * torch.exp(theta.detach())
+        value = (base * torch.exp(theta.detach())).cpu()
         found.bandwidth = value.item() if value.ndim == 0 else value  # type: ignore[attr-defined]
     best = min(RIDGES[1], max(RIDGES[0], log_ridge.detach().exp().item()))
     return Choice(found, best if ridge is None else ridge, start.error)
@@ -209,7 +214,7 @@ def elbo(K_ZZ: Tensor, K_XZ: Tensor, diagonal: Tensor, Y: Tensor, w: Tensor, lam
     L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
     Phi = torch.linalg.solve_triangular(L, K_XZ.T, upper=False).T
     root = w.sqrt()[:, None]
-    B = (root * Phi).T @ (root * Phi) / lam + torch.eye(p, dtype=Phi.dtype)
+    B = (root * Phi).T @ (root * Phi) / lam + torch.eye(p, dtype=Phi.dtype, device=Phi.device)
     R = torch.linalg.cholesky(B)
     right = torch.linalg.solve_triangular(R, (root * Phi).T @ (root * Y), upper=False) / lam
     quadratic = (w[:, None] * Y * Y).sum(0) / lam - (right * right).sum(0)  # yᵀ(Q + λ/w)⁻¹y of each output
@@ -242,7 +247,7 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     """
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     given = ridge if sample.ratio >= 1 else None
-    log_ridge = torch.tensor(math.log(max(start.ridge, RIDGES[0]) if start else 1e-2), dtype=torch.float64)
+    log_ridge = X.new_tensor(math.log(max(start.ridge, RIDGES[0]) if start else 1e-2))
     parameters = []
     if given is None:
         parameters.append(log_ridge.requires_grad_())
@@ -258,21 +263,21 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     clamp = lambda t: t.clamp(math.log(RIDGES[0]), math.log(RIDGES[1]))  # noqa: E731
 
     def error() -> Tensor:
-        lam = clamp(log_ridge).exp() if given is None else torch.full((), float(given), dtype=torch.float64)
-        gram, penalty = K, torch.zeros((), dtype=torch.float64)
+        lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
+        gram, penalty = K, X.new_zeros(())
         if base is not None and theta is not None:
             x = base * torch.exp(-theta)
             sq = (x * x).sum(1)
             assert isinstance(kernel, Radial)
-            gram = _Profile.apply((sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel)
+            gram = Profile.apply((sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel)
             penalty = ((theta - theta.mean()) ** 2).sum() / (SPREAD**2 * len(X))
         residual = loo_residuals(gram, Y, lam / w)
         return torch.log((w[:, None] * residual * residual).sum() / w.sum() + 1e-300) + penalty
 
     if parameters:
-        _minimise(error, parameters, theta if start is None else None)
+        minimise(error, parameters, theta if start is None else None)
     if per_feature is not None and theta is not None:
-        bandwidth = (per_feature * torch.exp(theta.detach())).expand(X.shape[1])
+        bandwidth = (per_feature * torch.exp(theta.detach())).expand(X.shape[1]).cpu()
         same = bool((bandwidth == bandwidth[0]).all())
         kernel.bandwidth = bandwidth[0].item() if same else bandwidth.clone()  # type: ignore[attr-defined]
     found = clamp(log_ridge.detach()).exp().item() if given is None else given
@@ -284,10 +289,10 @@ def _median_start(base: Tensor) -> Tensor:
     distance = torch.pdist(base[:500])
     distance = distance[distance > 0]
     size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
-    return torch.full((size,), math.log(distance.median().item()) if len(distance) else 0.0, dtype=torch.float64)
+    return base.new_full((size,), math.log(distance.median().item()) if len(distance) else 0.0)
 
 
-def _minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
+def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
     """A coarse scan of the common bandwidth where asked for, then L-BFGS. Never ends above the best point it has seen."""
     best, least = [p.detach().clone() for p in parameters], math.inf
 

@@ -18,10 +18,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import centers as centers_room
-from .. import kernels, solvers, tuning
+from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
-from ..data import ArraySource
+from ..data import ArraySource, Batch
 from ..distributed import Alone
 from ..errors import InputError, one_of
 from ..kernels import Kernel, Radial
@@ -292,15 +292,26 @@ class KernelEstimator(BaseEstimator):
         drawn = torch.Generator().manual_seed(0) if n <= tuning.CHECK_ROWS else generator
         rows = torch.randperm(n, generator=drawn)[: tuning.SAMPLE_ROWS]
         batch = source.take(rows)
-        sample = tuning.Sample(batch.X.double().cpu(), batch.Y.double().cpu(), batch.w.double().cpu(), ratio)
+        X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
+        sample = tuning.Sample(X, Y, w, ratio)
         if given is None and ratio == 1:
             ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
         if solver.criterion == "elbo":
-            choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.double().cpu())
+            choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.to(sample.X))
         else:
             choice = tuning.tune(kernel, ridge, sample)
-            choice = tuning.rescaled(choice, ridge, sample, p) if unset else choice
+            if unset and p > tuning.LARGE:
+                choice = self._refined(tuning.rescaled(choice, ridge, sample), ridge, sample, source, p, generator)
         return choice.kernel, choice.ridge if free or given is not None else 0.0
+
+    def _refined(self, choice, ridge, sample, source, p, generator) -> tuning.Choice:
+        """The choice with a bandwidth for each feature, refined on neighbourhoods among as many rows as there will be centers."""
+        kernel = choice.kernel
+        if not isinstance(kernel, Radial) or not isinstance(kernel.bandwidth, Tensor):
+            return choice
+        rows = source.take(torch.randperm(source.n, generator=generator)[: min(p, neighbourhoods.MOST_ROWS)])
+        rows = Batch(*(part.to(source.device) for part in rows.tensors()))
+        return tuning.again(neighbourhoods.refined(kernel, rows, generator), choice, ridge, sample)
 
     def _given_ridge(self) -> float:
         given = self.ridge
