@@ -23,20 +23,16 @@ def fitted(X, y, test, p: int, solver) -> tuple[float, float, KernelClassifier]:
     if on_gpu:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-    start = time.perf_counter()
-    model.fit(X, y)
-    if on_gpu:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    if seconds < 3:  # short fits twice: the quicker one counts
+    seconds = []
+    while len(seconds) < 5 and sum(seconds) < 3:  # short fits more than once: the quickest counts
         start = time.perf_counter()
         model.fit(X, y)
         if on_gpu:
             torch.cuda.synchronize()
-        seconds = min(seconds, time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
     with torch.no_grad():
         accuracy = 100 * (model.model_(test[0]).argmax(1).cpu() == test[1].cpu()).double().mean().item()
-    return seconds, accuracy, model
+    return min(seconds), accuracy, model
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def falkon(plan: Plan, rates: Rates) -> float:
     iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
     setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
     solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
-    traffic = 2 * n * p * item / rates.read * max(1.0, c / 10)
+    traffic = (2.8 if plan.on_gpu else 2) * n * p * item / rates.read * max(1.0, c / 10)
     blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
     once = values(n * p, plan, rates)
     if plan.keep_all:
@@ -64,7 +64,7 @@ def eigenpro_setup(plan: Plan, rates: Rates) -> float:
         + eigensystem
         + values(fresh * fresh + p * s + fresh * s, plan, rates)
         + (2 * (fresh + 2 * p) * s * q + 60 * fresh * fresh * 2) / (2 * rates.products)
-        + (20_000 * rates.launch if plan.on_gpu else 0)
+        + (8_000 * rates.launch if plan.on_gpu else 0)
     )
 
 
@@ -90,7 +90,7 @@ def eigenpro4(plan: Plan, rates: Rates) -> float:
     a_row = p / rates.block * (1 if plan.keep_block or not plan.on_gpu else 2) + (p * kept if plan.keep_block else 0)
     a_row += cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)
     # A GPU computes while the next step is launched: the longer of the two counts.
-    step = max(m * a_row, 280 * rates.launch) if plan.on_gpu else m * a_row + 60 * rates.launch
+    step = max(m * a_row, 220 * rates.launch) if plan.on_gpu else m * a_row + 60 * rates.launch
     cycles = math.ceil(n / cycle)
     if plan.projection == "cholesky":
         setup += values64(p * p, plan, rates) + factoring(p, rates)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
-from .rows import MERGE_ROWS, checked_weights, merge, split_rows
+from .rows import MERGE_ROWS, checked_weights, merge, on_host, split_rows
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -148,6 +148,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
         """Weighted accuracy of held-out rows."""
         return (w * (values.argmax(1) == codes)).sum().item() / w.sum().item()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy, as scikit-learn's."""
+        return super().score(*on_host(X, y, sample_weight))
 
     def decision_function(self, X: Any) -> Any:
         """Values f(X), (r, classes); for two classes (r,), positive where the second wins."""

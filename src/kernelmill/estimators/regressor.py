@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import KernelEstimator
-from .rows import MERGE_ROWS, merge, split_rows, too_large
+from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -85,6 +85,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         mean = (w * Y).sum(0) / w.sum()
         left, total = (w * (values - Y) ** 2).sum(0), (w * (Y - mean) ** 2).sum(0)
         return (1 - left / total.clamp(min=1e-300)).mean().item()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R², as scikit-learn's."""
+        return super().score(*on_host(X, y, sample_weight))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """f(X): a numpy array, or a tensor where X is one. `return_std=True` gives (f(X), standard deviation of the targets, noise

@@ -83,3 +83,8 @@ def _all_numbers(column: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"
+
+
+def on_host(*parts: Any) -> list[Any]:
+    """Tensors on a GPU copied from it, everything else as it is: scikit-learn's scores take numpy's arrays."""
+    return [part.cpu() if isinstance(part, Tensor) else part for part in parts]
