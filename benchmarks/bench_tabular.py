@@ -1,6 +1,6 @@
 """KernelRegressor() with no argument beside tuned baselines, on four regression tables: test RMSE and seconds.
 
-    KERNELMILL_DATA=folder python benchmarks/bench_tabular.py [names …]
+    KERNELMILL_DATA=folder python benchmarks/bench_tabular.py [names …] [--only KernelRegressor]
 
 Baselines are chosen on 10 % validation rows, then fitted again on all training rows; test rows are read once, at the end.
 Features are standardised for the baselines; KernelRegressor gets the table as it is. RMSE is in units of y's training deviation.
@@ -8,7 +8,8 @@ Features are standardised for the baselines; KernelRegressor gets the table as i
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 import time
 
 import numpy as np
@@ -20,7 +21,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
 
-from common import show, table, write
+from common import RESULTS, machine, show, table
 from kernelmill import KernelRegressor
 
 GAMMAS = np.logspace(-2, 1, 7)  # in units of 1/d, for standardised features
@@ -66,9 +67,14 @@ def kernel_ridge(X, y, X_test, rows, size=5000):
     return model.predict(X_test) + y[some].mean()
 
 
-def main(names: list[str]) -> None:
-    results = []
-    for name in names:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=["kin40k", "protein", "elevators", "keggdirected"])
+    parser.add_argument("--only", nargs="+", default=[""], help="methods whose names begin so; rows of others are kept as they are")
+    options = parser.parse_args()
+    path = RESULTS / "tabular.json"
+    results = json.loads(path.read_text())["rows"] if path.exists() else []
+    for name in options.names:
         X, y, X_test, y_test = table(name)
         X, X_test, y, y_test = (a.astype(np.float64) for a in (X, X_test, y, y_test))
         unit = y.std()
@@ -84,15 +90,19 @@ def main(names: list[str]) -> None:
             "HistGradientBoosting": lambda: HistGradientBoostingRegressor(random_state=0).fit(X, y).predict(X_test),  # noqa: B023
         }
         for method, run in methods.items():
+            if not method.startswith(tuple(options.only)):
+                continue
             start = time.perf_counter()
             prediction = run()
             seconds = time.perf_counter() - start
-            results.append({"data": name, "method": method, "rmse": float(rmse(y_test, prediction) / unit), "seconds": seconds})
-            print(results[-1], flush=True)
-        print(model.plan_, type(model.model_.kernel).__name__, flush=True)
-    show(results)
-    write("tabular" if len(names) > 1 else f"tabular-{names[0]}", results)
+            row = {"data": name, "method": method, "rmse": float(rmse(y_test, prediction) / unit), "seconds": seconds}
+            if method == "KernelRegressor()":
+                row |= {"solver": model.plan_.solver, "centers": model.plan_.p, "kernel": type(model.model_.kernel).__name__}
+            print(row, flush=True)
+            results = [old for old in results if (old["data"], old["method"]) != (name, method)] + [row | {"machine": machine()}]
+            path.write_text(json.dumps({"rows": results}, indent=1) + "\n")
+    show([{key: row[key] for key in ("data", "method", "rmse", "seconds")} for row in results])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["kin40k", "protein", "elevators", "keggdirected"])
+    main()

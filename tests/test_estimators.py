@@ -498,3 +498,11 @@ def test_a_module_cast_too_far_says_so():
     model = KernelRegressor(**ITERATIVE).fit(*small()).model_.half()
     with pytest.raises(InputError, match=r"cast to torch\.float16"):
         model(torch.zeros(2, 4))
+
+
+def test_tensors_are_scored_as_arrays_are():
+    X = torch.rand(200, 3, generator=torch.Generator().manual_seed(0))
+    for model, y in ((KernelRegressor(random_state=0), X[:, 0]), (KernelClassifier(random_state=0), (X[:, 0] > 0.5).long())):
+        model.fit(X, y)
+        assert model.score(X, y) == model.score(X.numpy(), y.numpy()) > 0.9
+        assert model.score(X.bfloat16(), y) > 0.9

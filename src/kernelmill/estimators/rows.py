@@ -86,5 +86,6 @@ def _all_numbers(column: Any) -> bool:
 
 
 def on_host(*parts: Any) -> list[Any]:
-    """Tensors on a GPU copied from it, everything else as it is: scikit-learn's scores take numpy's arrays."""
-    return [part.cpu() if isinstance(part, Tensor) else part for part in parts]
+    """Tensors as numpy arrays, everything else as it is: scikit-learn's scores know no GPU."""
+    numbers = [part.float() if isinstance(part, Tensor) and part.dtype == torch.bfloat16 else part for part in parts]
+    return [part.detach().cpu().numpy() if isinstance(part, Tensor) else part for part in numbers]
