@@ -52,12 +52,13 @@ class Forecast:
 
     @property
     def best(self) -> Any:
-        """The fastest candidate that fits. For a regression an exact solution is worth WORTH times the seconds."""
+        """The fastest candidate that fits. For a regression an exact solution is worth a minute, or WORTH times the seconds."""
         fastest, exact = self.fastest(), self.fastest(exact=True)
         if not exact or not exact.plan.regression:
             return fastest
         quick = fastest.plan.seconds or 0.0
-        return exact if (exact.plan.seconds or 0.0) <= min(WORTH * quick, max(quick, TARGET_SECONDS)) else fastest
+        limit = max(quick, TARGET_SECONDS / 2, min(WORTH * quick, TARGET_SECONDS))
+        return exact if (exact.plan.seconds or 0.0) <= limit else fastest
 
     @property
     def chosen(self) -> Candidate:
