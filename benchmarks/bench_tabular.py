@@ -28,6 +28,9 @@ GAMMAS = np.logspace(-2, 1, 7)  # in units of 1/d, for standardised features
 ALPHAS = np.logspace(-6, 0, 7)
 
 
+METHODS = ["KernelRegressor()", "KernelRidge, 5,000 rows", "Nystroem 5,000 + Ridge, 7 × 7", "HistGradientBoosting"]
+
+
 def rmse(y, f) -> float:
     return float(np.sqrt(np.mean((y - f) ** 2)))
 
@@ -72,6 +75,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["kin40k", "protein", "elevators", "keggdirected"])
     parser.add_argument("--only", nargs="+", default=[""], help="methods whose names begin so; rows of others are kept as they are")
     options = parser.parse_args()
+    if not any(name.startswith(tuple(options.only)) for name in METHODS):
+        parser.error(f"--only {options.only}: expected the beginning of one of {METHODS}")
+    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "tabular.json"
     results = json.loads(path.read_text())["rows"] if path.exists() else []
     for name in options.names:
@@ -101,7 +107,10 @@ def main() -> None:
             print(row, flush=True)
             results = [old for old in results if (old["data"], old["method"]) != (name, method)] + [row | {"machine": machine()}]
             path.write_text(json.dumps({"rows": results}, indent=1) + "\n")
-    show([{key: row[key] for key in ("data", "method", "rmse", "seconds")} for row in results])
+    results.sort(key=lambda row: (row["data"], METHODS.index(row["method"])))
+    path.write_text(json.dumps({"rows": results}, indent=1) + "\n")
+    shown = [{**row, "threads": row["machine"]["threads"], "commit": row["machine"].get("commit")} for row in results]
+    show([{key: row[key] for key in ("data", "method", "rmse", "seconds", "threads", "commit")} for row in shown])
 
 
 if __name__ == "__main__":

@@ -105,7 +105,8 @@ def machine() -> dict:
     commit = os.environ.get("KERNELMILL_COMMIT")
     if not commit:
         done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        commit = done.stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "src"], capture_output=True, text=True, check=False)
+        commit = done.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
     return {
         "commit": commit, "time": time.strftime("%Y-%m-%d"), "cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "python": platform.python_version(),

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import kernelmill
 from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, neighbourhoods, solvers, tuning
 from kernelmill.costs import falkon
-from kernelmill.data import Batch
+from kernelmill.data import ArraySource
 from kernelmill.projection import factor
 from kernelmill.rates import Rates, measure
 
@@ -216,27 +216,64 @@ def test_bandwidths_are_rescaled_where_rows_are_enough():
     assert tuning.rescaled(wide, None, sample).kernel.bandwidth < 0.9
 
 
-def neighbours(y):
+def neighbours(y, X=None):
     g = torch.Generator().manual_seed(0)
-    X = torch.rand(6000, 4, generator=g)
-    return Batch(torch.arange(6000), X, y(X)[:, None].double(), torch.ones(6000, dtype=torch.float64))
+    X = torch.rand(6000, 4, generator=g) if X is None else X
+    return ArraySource(X, y(X)[:, None].double(), mean=torch.zeros(1, dtype=torch.float64))
+
+
+def refine(source, bandwidth=1.0):
+    start = kernels.Laplacian(torch.full((source.d,), bandwidth, dtype=torch.float64))
+    return start, neighbourhoods.refined(start, source, source.n, 1 << 30, torch.Generator().manual_seed(1))
 
 
 def test_neighbourhoods_find_the_feature_that_matters():
-    rows = neighbours(lambda X: torch.sin(40 * X[:, 0]))
-    start = kernels.Laplacian(torch.ones(4, dtype=torch.float64))
-    found = neighbourhoods.refined(start, rows, torch.Generator().manual_seed(1))
+    source = neighbours(lambda X: torch.sin(40 * X[:, 0]))
+    start, found = refine(source)
     assert found.bandwidth[0] < 0.3 * found.bandwidth[1:].min()
     assert (start.bandwidth == 1).all()  # what was given is left as it was
-    other = neighbourhoods.refined(start, rows, torch.Generator().manual_seed(1))
-    assert (found.bandwidth == other.bandwidth).all()
+    assert (found.bandwidth == refine(source)[1].bandwidth).all()
 
 
-def test_neighbourhoods_leave_bandwidths_alone_where_nothing_is_gained():
+def test_neighbourhoods_leave_the_kernel_alone_where_nothing_is_gained():
     g = torch.Generator().manual_seed(2)
-    rows = neighbours(lambda X: torch.randn(len(X), generator=g))
-    found = neighbourhoods.refined(kernels.Laplacian(torch.full((4,), 0.5, dtype=torch.float64)), rows, torch.Generator().manual_seed(1))
-    assert (found.bandwidth == 0.5).all()
+    start, found = refine(neighbours(lambda X: torch.randn(len(X), generator=g)), 0.5)
+    assert found is start
+
+
+def test_copies_of_rows_do_not_validate_each_other():
+    """Every row twice: leaving one out leaves its copy in, and the narrowest kernel of all would win."""
+    g = torch.Generator().manual_seed(3)
+    X = torch.rand(3000, 3, generator=g).repeat(2, 1)
+    noise = torch.randn(3000, generator=g).repeat(2)
+    start, found = refine(neighbours(lambda X: torch.sin(10 * X[:, 0]) + noise, X))
+    assert found is start
+    single = neighbours(lambda X: torch.sin(40 * X[:, 0]))
+    some = torch.cat([torch.arange(6000), torch.arange(1500)])
+    mixed = neighbours(lambda X: torch.sin(40 * X[:, 0]), single.take(some).X)
+    assert refine(mixed)[1].bandwidth[0] < 0.3 * refine(mixed)[1].bandwidth[1:].min()
+
+
+def test_half_precision_rows_find_the_same_neighbours():
+    source = neighbours(lambda X: torch.sin(40 * X[:, 0]))
+    rough = ArraySource((source.take(torch.arange(6000)).X * 1000).half(), source.take(torch.arange(6000)).Y, mean=source.mean)
+    found = refine(rough, 1000.0)[1]
+    assert found.bandwidth[0] < 0.3 * found.bandwidth[1:].min()
+
+
+@pytest.mark.parametrize(("features", "centers", "asked"), [(3, 3000, False), (3, 4500, True), (70, 4500, False)])
+def test_neighbourhoods_are_asked_where_centers_are_many_and_features_few(monkeypatch, features, centers, asked):
+    calls = []
+
+    def recorded(kernel, source, p, budget, generator):
+        calls.append((source.n, p))
+        return kernels.Laplacian(torch.full((features,), 7.0, dtype=torch.float64))
+
+    monkeypatch.setattr(neighbourhoods, "refined", recorded)
+    X = torch.rand(12_000, features, generator=torch.Generator().manual_seed(0))
+    model = KernelRegressor(solver="eigenpro4", n_centers=centers, epochs=1, random_state=0).fit(X, X[:, 0])
+    assert calls == ([(12_000, centers)] if asked else [])
+    assert bool((torch.as_tensor(model.model_.kernel.bandwidth) == 7).all()) is asked
 
 
 def test_leave_one_out_errors_of_a_batch_are_those_of_each():

@@ -171,13 +171,21 @@ def test_the_peak_of_falkon_is_what_the_plan_said(keep):
     assert torch.cuda.max_memory_allocated() - before < 1.15 * model.plan_.bytes
 
 
-@pytest.mark.parametrize("solver", ["auto", "sgpr"])
-def test_tuning_on_the_gpu_finds_what_the_cpu_finds(solver):
-    X = torch.rand(8000, 3, generator=torch.Generator().manual_seed(0))
-    y = torch.sin(30 * X[:, 0]) + 0.1 * torch.randn(8000, generator=torch.Generator().manual_seed(1))
-    centers = {"n_centers": 500} if solver == "sgpr" else {"n_centers": 6000}
-    for rows in (X, X.cuda()):
-        model = KernelRegressor(solver=solver, random_state=0, **centers).fit(rows, y)
-        assert model.model_.kernel.bandwidth.device.type == "cpu"
-        assert model.model_.kernel.bandwidth.argmin() == 0
-        assert model.score(rows, y) > 0.95
+@pytest.mark.parametrize(("solver", "centers"), [("eigenpro4", 6000), ("sgpr", 500)])
+def test_tuning_on_the_gpu_finds_what_the_cpu_finds(solver, centers):
+    X = torch.rand(12_000, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.sin(30 * X[:, 0]) + 0.1 * torch.randn(12_000, generator=torch.Generator().manual_seed(1))
+    models = [
+        KernelRegressor(solver=solver, n_centers=centers, random_state=0, device=device).fit(rows, y)
+        for rows, device in ((X, "cpu"), (X, "cuda"), (X.cuda(), "auto"))
+    ]
+    for model in models:
+        assert model.model_.kernel.bandwidth.device.type == "cpu" and model.model_.kernel.bandwidth.argmin() == 0
+        assert model.score(X.cuda(), y.cuda()) > 0.95
+    torch.testing.assert_close(models[1].model_.kernel.bandwidth, models[2].model_.kernel.bandwidth, rtol=1e-3, atol=0)
+
+
+def test_classes_on_the_gpu_are_scored_there(data):
+    X, y = data
+    model = fit(X, y)
+    assert model.score(X.cuda(), y.cuda(), torch.ones(len(y)).cuda()) == model.score(X, y)

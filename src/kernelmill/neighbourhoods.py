@@ -1,9 +1,9 @@
 """Bandwidths of single features, refined at the density of the real run.
 
 Which columns matter depends on how close rows are: among 1,000 rows the neighbours are far, and coarse columns decide; among 500,000
-they are near, and fine ones do. A leave-one-out error of that many rows is out of reach, but what a kernel machine says at x depends on
-rows near x. So: a few anchors, the nearest rows of each among as many rows as there will be centers, and the leave-one-out error of the
-inner ones, whose own neighbours are all there. Batched, it is a few hundred small Cholesky factors for each step down its gradient.
+they are near, and fine ones do. A leave-one-out error of that many rows is out of reach, but what a kernel machine says at x depends
+mostly on rows near x. So: a few anchors, the nearest rows of each among as many rows as there will be centers, and the leave-one-out
+error of the inner ones. Batched, it is a few hundred small Cholesky factors for each step down its gradient.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ import copy
 import logging
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from .data import Batch
+from .data import Source
 from .kernels import Radial
-from .tuning import SPREAD, Profile, loo_residuals, minimise
+from .tuning import RIDGES, SPREAD, Profile, loo_residuals, minimise, value_of
 
 log = logging.getLogger("kernelmill")
 
 MOST_ROWS = 1_000_000  # among which neighbours are looked for
 INNER = 0.3  # the part of a neighbourhood, nearest to its anchor, whose errors count
 STEPS = 20
-GAIN = math.log(0.98)  # the least change of the error, on other neighbourhoods, that is more than chance
+GAIN = math.log(0.98)  # the least change of the error, on other rows, that is more than chance
+COPIES = 12  # of a neighbourhood's distances that a gradient holds
 
 
 @dataclass(frozen=True)
@@ -35,46 +37,76 @@ class Effort:
     rounds: int
 
 
-ON_CPU, ON_GPU = Effort(32, 256, 1), Effort(128, 768, 2)  # about 5 and 3 seconds
+ON_CPU, ON_GPU = Effort(32, 256, 1), Effort(128, 768, 2)  # 4 s on two cores, 3 s on an H200
 
 
-def refined(kernel: Radial, rows: Batch, generator: torch.Generator) -> Radial:
-    """The kernel with a bandwidth for each feature changed to suit neighbourhoods among `rows`; as it was where that does not help.
+def refined(kernel: Radial, source: Source, p: int, budget: int, generator: torch.Generator) -> Radial:
+    """The kernel with a bandwidth for each feature changed to suit neighbourhoods among p rows; the same object where that does not help.
 
-    Whether it helps is asked of other neighbourhoods than those it was fitted to.
+    Whether it helps is asked of rows whose errors were not fitted. Rows that have exact copies count neither way: leaving one out would
+    leave its copy in.
     """
-    effort = ON_GPU if rows.X.is_cuda else ON_CPU
-    kernel, ridge = copy.deepcopy(kernel), torch.tensor(math.log(1e-3), dtype=torch.float64, device=rows.X.device)
+    rows = torch.randperm(source.n, generator=generator)[: min(p, MOST_ROWS)]
+    wide = torch.promote_types(source.take(rows[:1]).X.dtype, torch.float32)  # half precision cannot tell near rows apart
+    X = torch.cat([source.take(part).X.to(source.device, wide) for part in rows.split(65_536)])
+    effort = ON_GPU if X.is_cuda else ON_CPU
+    size = min(effort.size, len(X) // 32)
+    anchors = min(effort.anchors, len(X) // max(1, 4 * int(INNER * size)), budget // (COPIES * 8 * max(1, size) ** 2))
+    if size < 32 or anchors < 4:
+        return kernel
+    best, ridge = kernel, torch.tensor(math.log(1e-3), dtype=torch.float64, device=X.device)
     for _ in range(effort.rounds):
-        fresh = _Neighbourhoods(kernel, rows, effort, generator)
-        theta = torch.zeros(rows.X.shape[1], dtype=torch.float64, device=rows.X.device)
-        before, fitted = ridge.clone(), ridge.clone()
-        minimise(lambda: fresh.error(theta, fitted) + fresh.penalty(theta), [theta.requires_grad_(), fitted.requires_grad_()], None, STEPS)  # noqa: B023
+        bandwidth = best.bandwidth.to(X.device, torch.float64)
+        nearest = _nearest(X, bandwidth, 2 * anchors, size, generator)
+        here, there = (_Neighbourhoods.of(best, bandwidth, X, part, source, rows) for part in nearest.split(anchors))
+        there.ignore(nearest[:anchors, : there.inner])
+        if not here.scored.any() or not there.scored.any():
+            break
+        theta, fitted = torch.zeros_like(bandwidth).requires_grad_(), ridge.clone().requires_grad_()
+        minimise(partial(here.objective, theta, fitted), [theta, fitted], None, STEPS)
         with torch.no_grad():
-            other = _Neighbourhoods(kernel, rows, effort, generator)
-            was, now = (min(other.error(at, r).item() for r in (before, fitted)) for at in (torch.zeros_like(theta), theta))
-            log.info(
-                "tuning: %d neighbourhoods of %d rows: error %.4g, was %.4g", effort.anchors, effort.size, math.exp(now), math.exp(was)
-            )
-            if not now - was < GAIN:
-                break
-            kernel.bandwidth = kernel.bandwidth * torch.exp(theta.detach()).cpu()
-            ridge = fitted.detach()
-    return kernel
+            places = torch.zeros_like(theta), theta
+            ridges = [fitted, *(torch.full_like(ridge, math.log(lam)) for lam in (1e-4, 1e-2, 1.0, 100.0))]  # each at its best
+            was, now = (min(value_of(partial(there.error, at, lam)) for lam in ridges) for at in places)
+        log.info("tuning: %d neighbourhoods of %d rows: error %.4g, was %.4g", anchors, size, math.exp(now), math.exp(was))
+        if not now - was < GAIN:
+            break
+        best = copy.deepcopy(best)
+        best.bandwidth = (bandwidth * torch.exp(theta.detach())).cpu()
+        ridge = fitted.detach()
+    return best
 
 
+def _nearest(X: Tensor, bandwidth: Tensor, anchors: int, size: int, generator: torch.Generator) -> Tensor:
+    """(anchors, size) numbers of the rows nearest to each of some random rows, the nearest first."""
+    x = (X - X[:10_000].mean(0)) / bandwidth.to(X.dtype)
+    squares = (x * x).sum(1)
+    chosen = torch.randperm(len(X), generator=generator)[:anchors].to(X.device)
+    return torch.cat([(squares - 2 * x[part] @ x.T).topk(size, largest=False).indices for part in chosen.split(16)])
+
+
+@dataclass
 class _Neighbourhoods:
-    def __init__(self, kernel: Radial, rows: Batch, effort: Effort, generator: torch.Generator):
-        self.kernel, self.bandwidth = kernel, kernel.bandwidth.to(rows.X.device, torch.float64)
-        size = min(effort.size, len(rows))
-        x = (rows.X - rows.X[:10_000].mean(0)) / self.bandwidth.to(rows.X.dtype)
-        squares = (x * x).sum(1)
-        anchors = torch.randperm(len(rows), generator=generator)[: effort.anchors].to(x.device)
-        near = [(squares - 2 * x[part] @ x.T).topk(size, largest=False).indices for part in anchors.split(16)]
-        nearest = torch.cat(near)  # (anchors, size), the nearest first
-        P = rows.X[nearest].double()
-        self.P, self.Y, self.w = P - P.mean(1, keepdim=True), rows.Y[nearest].double(), rows.w[nearest].double()
-        self.inner = max(1, int(INNER * size))
+    kernel: Radial
+    bandwidth: Tensor
+    P: Tensor  # (anchors, size, d) rows, float64, less their mean
+    Y: Tensor
+    w: Tensor
+    nearest: Tensor  # (anchors, size) numbers of the rows
+    inner: int  # so many of each are near enough to their anchor
+    scored: Tensor  # (anchors, inner) those of them whose errors count
+
+    @classmethod
+    def of(cls, kernel: Radial, bandwidth: Tensor, X: Tensor, nearest: Tensor, source: Source, rows: Tensor) -> _Neighbourhoods:
+        batch = source.take(rows[nearest.reshape(-1).cpu()])
+        Y, w = (part.to(X.device, torch.float64).reshape(*nearest.shape, -1) for part in (batch.Y, batch.w))
+        P, inner = X[nearest].double(), max(1, int(INNER * nearest.shape[1]))
+        copies = _copies(P, inner)
+        return cls(kernel, bandwidth, P - P.mean(1, keepdim=True), Y, w[..., 0], nearest, inner, ~copies)
+
+    def ignore(self, rows: Tensor) -> None:
+        """Do not count the errors of these rows."""
+        self.scored &= ~torch.isin(self.nearest[:, : self.inner], rows)
 
     def error(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
         """The logarithm of the mean squared leave-one-out error, at bandwidths times exp(theta)."""
@@ -82,10 +114,20 @@ class _Neighbourhoods:
         squares = (x * x).sum(-1)
         off_diagonal = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         sq_dist = (squares[:, :, None] + squares[:, None, :] - 2 * x @ x.transpose(1, 2)).clamp(min=0) * off_diagonal
-        residual = loo_residuals(Profile.apply(sq_dist, self.kernel), self.Y, log_ridge.exp() / self.w)
-        w = self.w[:, : self.inner]
+        lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
+        residual = loo_residuals(Profile.apply(sq_dist, self.kernel), self.Y, lam / self.w)
+        w = self.w[:, : self.inner] * self.scored
         return torch.log((w[:, :, None] * residual[:, : self.inner] ** 2).sum() / w.sum() + 1e-300)
 
-    def penalty(self, theta: Tensor) -> Tensor:
-        """Few rows must not invent irrelevant features."""
-        return (theta**2).sum() / (SPREAD**2 * len(self.P) * self.inner)
+    def objective(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
+        """With a penalty, because few rows must not invent irrelevant features."""
+        return self.error(theta, log_ridge) + (theta**2).sum() / (SPREAD**2 * self.scored.sum())
+
+
+def _copies(P: Tensor, inner: int) -> Tensor:
+    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by the numbers that equal rows share."""
+    found = torch.empty(len(P), inner, dtype=torch.bool, device=P.device)
+    for i, part in enumerate(P):
+        _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
+        found[i] = count[place[:inner]] > 1
+    return found

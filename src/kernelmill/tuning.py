@@ -311,7 +311,7 @@ def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor
         with torch.no_grad():
             for factor_ in (0.3, 1.0, 3.0, 10.0):
                 scan.copy_(start + math.log(factor_))
-                note(_value(error))
+                note(value_of(error))
         restore()
     optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, history_size=10, line_search_fn="strong_wolfe")
 
@@ -329,7 +329,7 @@ def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor
     restore()
 
 
-def _value(error: Callable[[], Tensor]) -> float:
+def value_of(error: Callable[[], Tensor]) -> float:
     try:
         value = error().item()
     except torch.linalg.LinAlgError:

@@ -21,7 +21,7 @@ from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
-from ..data import ArraySource, Batch
+from ..data import ArraySource
 from ..distributed import Alone
 from ..errors import InputError, one_of
 from ..kernels import Kernel, Radial
@@ -171,7 +171,7 @@ class KernelEstimator(BaseEstimator):
         if self.verbose:
             announce(outlook)
         # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
-        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, torch.Generator().manual_seed(seed))
+        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
         kernel.validate(d)
         if warm is not None:
             Z, order = warm.Z, None
@@ -270,7 +270,7 @@ class KernelEstimator(BaseEstimator):
             )
         return model
 
-    def _choose(self, source, scale, p, solver, every_row, warm, own, generator) -> tuple[Kernel, float]:
+    def _choose(self, source, scale, p, solver, every_row, warm, own, budget, generator) -> tuple[Kernel, float]:
         """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
         given = None if is_auto(self.ridge) else self._given_ridge()
         if warm is not None:
@@ -301,17 +301,11 @@ class KernelEstimator(BaseEstimator):
         else:
             choice = tuning.tune(kernel, ridge, sample)
             if unset and p > tuning.LARGE:
-                choice = self._refined(tuning.rescaled(choice, ridge, sample), ridge, sample, source, p, generator)
+                choice = tuning.rescaled(choice, ridge, sample)
+                if isinstance(choice.kernel, Radial) and isinstance(choice.kernel.bandwidth, Tensor) and source.d <= tuning.MANY_FEATURES:
+                    sharper = neighbourhoods.refined(choice.kernel, source, p, budget // 2, generator)
+                    choice = tuning.again(sharper, choice, ridge, sample)
         return choice.kernel, choice.ridge if free or given is not None else 0.0
-
-    def _refined(self, choice, ridge, sample, source, p, generator) -> tuning.Choice:
-        """The choice with a bandwidth for each feature, refined on neighbourhoods among as many rows as there will be centers."""
-        kernel = choice.kernel
-        if not isinstance(kernel, Radial) or not isinstance(kernel.bandwidth, Tensor):
-            return choice
-        rows = source.take(torch.randperm(source.n, generator=generator)[: min(p, neighbourhoods.MOST_ROWS)])
-        rows = Batch(*(part.to(source.device) for part in rows.tensors()))
-        return tuning.again(neighbourhoods.refined(kernel, rows, generator), choice, ridge, sample)
 
     def _given_ridge(self) -> float:
         given = self.ridge

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
@@ -151,7 +152,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy, as scikit-learn's."""
-        return super().score(*on_host(X, y, sample_weight))
+        y, predicted, weight = on_host(y, self.predict(X), sample_weight)
+        return accuracy_score(y, predicted, sample_weight=weight)
 
     def decision_function(self, X: Any) -> Any:
         """Values f(X), (r, classes); for two classes (r,), positive where the second wins."""

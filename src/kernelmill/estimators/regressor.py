@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
@@ -88,7 +89,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R², as scikit-learn's."""
-        return super().score(*on_host(X, y, sample_weight))
+        y, predicted, weight = on_host(y, self.predict(X), sample_weight)
+        return r2_score(y, predicted, sample_weight=weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """f(X): a numpy array, or a tensor where X is one. `return_std=True` gives (f(X), standard deviation of the targets, noise
