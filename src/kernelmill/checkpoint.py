@@ -1,7 +1,7 @@
 """Model folders: model.json and weights.safetensors. Loading reads numbers and names, and never runs code.
 
 model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in weights.safetensors, whose checksum it
-holds. `encoder` is the place of a feature encoder; version 1 has none.
+holds. `encoder` is what turns a raw table into features; version 1 has none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from . import kernels, solvers
+from .data import Columns, Encoder
 from .errors import InputError, ModelFileError
 from .kernels import Kernel
 from .model import UNCERTAINTY, KernelModel
@@ -29,11 +30,11 @@ from .ops import PRECISIONS
 from .planning import Plan
 from .solvers import Uncertainty
 
-FORMAT, VERSION = "kernelmill-model", 1
+FORMAT, VERSION = "kernelmill-model", 2
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
 
-def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any]) -> None:
+def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
     """Write aside, then rename: what was there stays whole until the new model is whole."""
     folder = Path(folder)
     if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
@@ -42,8 +43,8 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
     tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in names}
     content = {
         "format": FORMAT,
-        "version": VERSION,
-        "encoder": None,
+        "version": 1 if encoder is None else VERSION,  # older versions of this library read what they can
+        "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
         "uncertainty": model.ridge,
@@ -79,8 +80,8 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelModel, dict[str, Any]]:
-    """The model and the estimator's part. `kernel` is needed when the model was trained with a function of the user's own."""
+def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
+    """The model, the estimator's part and the encoder of raw tables. `kernel` is needed where it was a function of the user's own."""
     folder = Path(folder)
     path = folder / JSON_NAME
     if not path.is_file():
@@ -126,7 +127,10 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
             if known.L.shape != square or known.R.shape != square or known.signal.shape != tensors["intercept"].shape:
                 raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
         model = KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"], precision=precision, uncertainty=known)
-        return model, decode(content["extra"], tensors)
+        encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
+        if encoder is not None and encoder.d != model.Z.shape[1]:
+            raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {model.Z.shape[1]}.")
+        return model, decode(content["extra"], tensors), encoder
     except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, (ModelFileError, InputError)):
             raise
@@ -157,6 +161,8 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
         return {"$kernel": "custom"}
     if isinstance(value, Kernel):
         return {"$kernel": value.name, "settings": encode(value.get_params(), key, tensors)}
+    if isinstance(value, Columns):
+        return {"$columns": encode(value.get_params(), key, tensors)}
     if isinstance(value, Plan):
         return {"$plan": value.to_dict()}
     if type(value) in solvers.NAMED.values():
@@ -180,6 +186,8 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         if value["$kernel"] not in kernels.NAMED:
             return None
         return kernels.NAMED[value["$kernel"]](**decode(value["settings"], tensors))
+    if "$columns" in value:
+        return Columns(**decode(value["$columns"], tensors))
     if "$plan" in value:
         return Plan.from_dict(value["$plan"])
     if "$solver" in value:

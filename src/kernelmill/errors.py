@@ -15,6 +15,14 @@ class InputTypeError(KernelmillError, TypeError):
     """An argument is of a kind that is not taken at all (a sparse matrix, say)."""
 
 
+class DataFileError(KernelmillError, ValueError):
+    """A data file is missing, damaged, or holds what cannot be trained on."""
+
+
+class CheckpointError(KernelmillError, ValueError):
+    """A checkpoint cannot be gone on from: damaged, of other data, or of other settings."""
+
+
 class ModelFileError(KernelmillError, ValueError):
     """A model folder is missing, damaged, foreign or newer than this library."""
 

@@ -169,18 +169,54 @@ def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
 
 
 def free_bytes() -> int:
-    """Memory that can be had without swapping."""
+    """Memory that can be had without swapping, and without passing a limit of the process or of its control group."""
+    free = _meminfo()
+    if free is None:
+        try:
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        except (AttributeError, ValueError, OSError):
+            free = 4 << 30
+    return max(1 << 20, min([free, *_limits()]))
+
+
+def _meminfo() -> int | None:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _limits() -> list[int]:
+    """What is left under each limit that is set."""
+    left = []
+    used = {
+        line.split(":")[0]: int(line.split()[1]) * 1024 for line in _lines("/proc/self/status") if line.startswith(("VmData:", "VmSize:"))
+    }
     try:
-        with open("/proc/meminfo") as meminfo:
-            for line in meminfo:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
+        import resource
+
+        for limit, name in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+            soft = resource.getrlimit(limit)[0]
+            if soft != resource.RLIM_INFINITY and name in used:
+                left.append(soft - used[name])
+    except (ImportError, OSError, ValueError):
         pass
+    group = next((line.split("::")[1].strip() for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "/")
+    for folder in (f"/sys/fs/cgroup{group}", "/sys/fs/cgroup"):
+        most, now = (next(iter(_lines(f"{folder}/{name}")), "").strip() for name in ("memory.max", "memory.current"))
+        if most.isdigit() and now.isdigit():
+            reclaimable = sum(int(line.split()[1]) for line in _lines(f"{folder}/memory.stat") if line.startswith("inactive_file "))
+            left.append(int(most) - int(now) + reclaimable)
+            break
+    return left
+
+
+def _lines(path: str) -> list[str]:
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 << 30
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
 
 
 def default_epochs(n: int) -> int:

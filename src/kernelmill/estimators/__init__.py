@@ -17,13 +17,14 @@ ESTIMATORS: dict[str, Any] = {estimator.__name__: estimator for estimator in (Ke
 
 def load(folder: str | os.PathLike, kernel: Any = None) -> KernelClassifier | KernelRegressor:
     """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`."""
-    model, extra = load_model(folder, kernel)
+    model, extra, encoder = load_model(folder, kernel)
     try:
         estimator = ESTIMATORS[extra["estimator"]](**extra["params"])
         for name, value in extra["fitted"].items():
             if name not in KernelEstimator._saved:
                 raise KeyError(name)
             setattr(estimator, name, value)
+        estimator.encoder_ = encoder
         estimator.model_, estimator.plan_, estimator.history_ = model, Plan.from_dict(extra["plan"]), extra["history"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error}).") from None

@@ -21,7 +21,7 @@ from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
-from ..data import ArraySource
+from ..data import Columns, Encoder, Stream, learn, source_of
 from ..distributed import Alone
 from ..errors import InputError, one_of
 from ..kernels import Kernel, Radial
@@ -29,12 +29,14 @@ from ..model import KernelModel
 from ..ops import KernelProduct, frame
 from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
 from ..rates import measure
-from .rows import checked_weights, largest_of, named_columns, too_large
+from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, too_large
+from .tables import Given, as_table, given, pieces, to_open
 from .watch import Watch
 
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
+WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
 class KernelEstimator(BaseEstimator):
@@ -44,6 +46,7 @@ class KernelEstimator(BaseEstimator):
     plan_: Plan
     history_: list[dict[str, Any]]
     ridge_: float
+    encoder_: Encoder | None
     _fitted_with: dict[str, str]
 
     def __init__(
@@ -61,6 +64,10 @@ class KernelEstimator(BaseEstimator):
         validation_fraction: float | None = None,
         early_stopping: bool | str = "auto",
         callbacks: Any = None,
+        columns: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: Any = "5m",
+        resume: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -77,6 +84,10 @@ class KernelEstimator(BaseEstimator):
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.callbacks = callbacks
+        self.columns = columns
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.resume = resume
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -95,7 +106,7 @@ class KernelEstimator(BaseEstimator):
 
     def _fit(
         self,
-        X: Tensor,
+        X: Any,
         y: Tensor,
         w: Tensor,
         mean: Tensor,
@@ -121,10 +132,15 @@ class KernelEstimator(BaseEstimator):
         scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
         w = w / scale
         size = X.nbytes + y.nbytes
-        if device.startswith("cuda") and not X.is_cuda and self.epochs != 1 and size <= budget // 3:
+        streamed = isinstance(X, Stream)
+        if isinstance(X, Stream) and device == "cpu":
+            budget -= 3 * X.window_bytes
+        elif self.encoder_ is not None and device == "cpu":
+            budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
+        if device.startswith("cuda") and not X.is_cuda and not streamed and self.epochs != 1 and size <= budget // 3:
             # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
             X, y, budget = X.to(device), y.to(device), budget - size
-        rows_of = partial(ArraySource, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
+        rows_of = partial(source_of, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
         source = rows_of(keep=keep)
         n, d = source.n, source.d
         warm = self._warm(d, len(mean))
@@ -159,6 +175,11 @@ class KernelEstimator(BaseEstimator):
             solver, base = self._solver(base, given, fixed, anew=own is None and warm is None)
         if solver.for_classes and labels is None:
             raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
+        if streamed and solver.every_row:
+            raise InputError(
+                f"solver={solver.name!r} keeps every row in memory, and {size / 2**30:.1f} GiB of rows do not fit; "
+                "use 'eigenpro4' or 'falkon', or a larger memory_budget."
+            )
         p, every_row = base.p, base.every_row
         if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
             mixed = torch.randperm(n, generator=generator)
@@ -345,6 +366,47 @@ class KernelEstimator(BaseEstimator):
 
     # ---- data in and out -------------------------------------------------------------------------------------------------
 
+    def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
+        self.encoder_ = None
+        if not to_open(X, y):
+            return self._check_X(X, reset=True), y, sample_weight
+        return given(X, y, sample_weight, self._host_bytes() // 4)
+
+    def _open_scored(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """The same for a score."""
+        if not to_open(X, y):
+            return X, y, sample_weight
+        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
+        return table.table, y, sample_weight
+
+    def _host_bytes(self) -> int:
+        """Host memory that this fit may take."""
+        return parse_bytes(self.memory_budget if device_of(self.device) == "cpu" else None, "cpu")
+
+    def _encoded(self, X: Any, Y: Tensor, keep: Tensor, held: Tensor | None) -> Any:
+        """A table's rows as features: in memory where half of what may be used holds them, or streamed. Tensors are left as they are."""
+        if not isinstance(X, Given):
+            return X
+        table, columns = X.table, Columns() if self.columns is None else self.columns
+        if not isinstance(columns, Columns):
+            raise InputError(f"columns={columns!r} was given, expected kernelmill.Columns(...) or None.")
+        train = np.zeros(table.n, bool)
+        train[keep.numpy()] = True
+        out = None if held is None else np.isin(np.arange(table.n), held.numpy())
+        encoder = learn(columns, table, X.skip, Y.numpy(), train)
+        names = encoder.inputs
+        self.n_features_in_ = encoder.d if encoder.plain and len(names) == 1 else len(names)
+        self.__dict__.pop("feature_names_in_", None)
+        if not (encoder.plain and len(names) == 1):
+            self.encoder_, self.feature_names_in_ = encoder, np.array(names, dtype=object)
+        room = self._host_bytes()
+        stream = Stream(table, encoder, min(WINDOW_BYTES, max(1 << 20, room // 12)), out)
+        if table.n <= MERGE_ROWS or stream.nbytes <= room // 2:
+            return stream.whole()
+        log.info("%s: %.1f GiB of features are streamed, %d rows at a time", table.where, stream.nbytes / 2**30, stream.window_rows)
+        return stream
+
     def _check_X(self, X: Any, reset: bool) -> Tensor:
         """X as a float tensor of the user's own precision, without a copy where that is possible."""
         if isinstance(X, Tensor) and X.is_cuda and X.ndim == 2 and X.is_floating_point() and len(X) >= 2:
@@ -352,7 +414,7 @@ class KernelEstimator(BaseEstimator):
         if isinstance(X, Tensor):
             X = X.detach().cpu()
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
-        named_columns(X)
+        refuse_sparse(X)
         if isinstance(X, np.ndarray) and X.dtype.kind in "iub" and X.dtype.itemsize <= 2:
             X = X.astype(np.float32)  # exact, and half the memory and time of float64
         X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
@@ -428,17 +490,25 @@ class KernelEstimator(BaseEstimator):
 
     def _values(self, X: Any) -> Tensor:
         """f(X), (r, c): checked, on the model's device."""
+        return self._through(X, self.model_ if hasattr(self, "model_") else None)
+
+    def _through(self, X: Any, function: Any) -> Tensor:
+        """A function of features, of whatever was given: an array at once, a table piece by piece."""
         check_is_fitted(self, "model_")
-        X = self._check_X(X, reset=False)
+        encoder = getattr(self, "encoder_", None)
         with torch.no_grad():
-            return self.model_(X)
+            if encoder is None and not to_open(X):
+                return function(self._check_X(X, reset=False))
+            table, encoder = as_table(X, encoder, self.n_features_in_, self._host_bytes() // 4)
+            parts = [function(torch.from_numpy(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
+            return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
     # ---- model files -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Any) -> None:
         """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads it back, on any device."""
         check_is_fitted(self, "model_")
-        params = {name: value for name, value in self.get_params(deep=False).items() if name != "callbacks"}
+        params = {name: value for name, value in self.get_params(deep=False).items() if name not in ("callbacks", "checkpoint", "resume")}
         fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
         save_model(
             folder,
@@ -450,6 +520,7 @@ class KernelEstimator(BaseEstimator):
                 "plan": self.plan_.to_dict(),
                 "history": self.history_,
             },
+            getattr(self, "encoder_", None),
         )
 
     _saved = ["n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_"]

@@ -48,6 +48,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         early_stopping: bool | str = "auto",
         callbacks: Any = None,
         class_weight: Any = None,
+        columns: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: Any = "5m",
+        resume: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -65,15 +69,19 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             validation_fraction=validation_fraction,
             early_stopping=early_stopping,
             callbacks=callbacks,
+            columns=columns,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
             warm_start=warm_start,
             random_state=random_state,
             verbose=verbose,
         )
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelClassifier:
-        """Train on rows X (n, d) and labels y (n,) of any sortable kind."""
-        X = self._check_X(X, reset=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
+        """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
+        X, y, sample_weight = self._open(X, y, sample_weight)
         codes = self._check_labels(y, len(X))
         w = self._check_weight(sample_weight, len(X))
         if self.class_weight is not None:
@@ -85,6 +93,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         c = len(self.classes_)
         keep, held_rows = self._training_rows(w, codes.numpy())
         mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes[keep], w[keep]) / w[keep].sum()
+        X = self._encoded(X, codes, keep, held_rows)
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
         held = None if held_rows is None else (X[held_rows.to(X.device)], codes[held_rows], w[held_rows])
         if len(keep) <= MERGE_ROWS:
@@ -152,6 +161,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy, as scikit-learn's."""
+        X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = on_host(y, self.predict(X), sample_weight)
         return accuracy_score(y, predicted, sample_weight=weight)
 

@@ -51,13 +51,18 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     n_iter_, n_features_in_, feature_names_in_
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> KernelRegressor:
-        """Train on rows X (n, d) and targets y (n,) or (n, outputs)."""
-        X = self._check_X(X, reset=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
+        """Train on rows X (n, d) and targets y (n,) or (n, outputs).
+
+        X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
+        loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
+        """
+        X, y, sample_weight = self._open(X, y, sample_weight)
         Y = self._check_y(y, len(X))
         w = self._check_weight(sample_weight, len(X))
         rows = torch.nonzero(w > 0)[:, 0]
         keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
+        X = self._encoded(X, Y, keep, held_rows)
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
         mean = ((w[keep, None] * Y[keep].double()).sum(0) / w[keep].sum()).to(Y.dtype)
         if len(keep) <= MERGE_ROWS:
@@ -89,6 +94,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R², as scikit-learn's."""
+        X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = on_host(y, self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
 
@@ -101,7 +107,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         answers: list[Any] = [values]
         if return_std:
             with torch.no_grad():
-                answers.append(self.model_.std(self._check_X(X, reset=False)).to(values))
+                answers.append(self._through(X, self.model_.std).to(values))
         answers = [answer[:, 0] if self.y_ndim_ == 1 else answer for answer in answers]
         answers = answers if isinstance(X, Tensor) else [answer.cpu().numpy() for answer in answers]
         return tuple(answers) if return_std else answers[0]

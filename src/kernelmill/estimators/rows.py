@@ -61,20 +61,19 @@ def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(unique), total / weight[:, None], weight
 
 
-def named_columns(X: Any) -> None:
-    """Say which columns of a data frame are not numbers, before scikit-learn trips over the first value."""
+def refuse_sparse(X: Any) -> None:
     if issparse(X):
         raise InputTypeError(
             "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
         )
-    if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
-        bad = [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
-        if bad:
-            raise InputError(
-                f"X has columns that are not numbers: {', '.join(map(repr, bad[:8]))}; encode them first, for example with "
-                "OneHotEncoder, or drop them."
-            )
+
+
+def texts_of(X: Any) -> list[str]:
+    """The columns of a data frame that are not numbers."""
+    if not hasattr(X, "iloc"):
+        return [str(name) for name, kind in zip(X.columns, X.dtypes, strict=True) if not kind.is_numeric()]
+    numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
+    return [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
 
 
 def _all_numbers(column: Any) -> bool:

@@ -143,8 +143,8 @@ class Reporter:
 
 def target_energy(source: Source) -> float:
     """Mean weighted squared target, from up to 10,000 rows evenly spread over the data."""
-    batch = source.take(torch.linspace(0, source.n - 1, min(source.n, 10_000), dtype=torch.float64).round().long())
-    return ((batch.w[:, None] * batch.Y * batch.Y).sum() / batch.w.sum()).item()
+    Y, w = source.targets(torch.linspace(0, source.n - 1, min(source.n, 10_000), dtype=torch.float64).round().long())
+    return ((w[:, None] * Y * Y).sum() / w.sum()).item()
 
 
 def alone(comm: Communicator, solver: str) -> None:

@@ -1,0 +1,23 @@
+"""Where (X, y) comes from: arrays in memory, and tables in files that are streamed, encoded and prefetched."""
+
+from .columns import Columns, Encoder, learn, matrix
+from .source import ArraySource, Batch, Source, StreamSource, copied_ahead, source_of
+from .stream import Stream
+from .tables import Table, is_table, opened
+
+__all__ = [
+    "ArraySource",
+    "Batch",
+    "Columns",
+    "Encoder",
+    "Source",
+    "Stream",
+    "StreamSource",
+    "Table",
+    "copied_ahead",
+    "is_table",
+    "learn",
+    "matrix",
+    "opened",
+    "source_of",
+]

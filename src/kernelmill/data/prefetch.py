@@ -1,0 +1,55 @@
+"""Work done ahead, in a thread: the next window is read, or the next batch copied, while this one is computed with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import Empty, Full, Queue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:
+    """The same items in the same order, up to `depth` of them made before they are wanted. An error is raised where its item was wanted;
+    a consumer that leaves early ends the thread."""
+    queue: Queue[Any] = Queue(maxsize=depth)
+    done = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not done.is_set():
+            try:
+                queue.put(item, timeout=0.1)
+                return True
+            except Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put((item, None)):
+                    return
+            put(None)
+        except BaseException as error:
+            put((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                found = queue.get(timeout=5)
+            except Empty:
+                if not thread.is_alive():
+                    raise RuntimeError("the thread that reads ahead ended without a word") from None
+                continue
+            if found is None:
+                return
+            item, error = found
+            if error is not None:
+                raise error
+            yield item
+    finally:
+        done.set()
+        thread.join()

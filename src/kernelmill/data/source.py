@@ -1,0 +1,208 @@
+"""A Source gives a solver its rows: any of them, in batches of a random order, or all in their own order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .order import windows
+from .prefetch import ahead
+from .stream import Stream
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the data: their numbers, features as given, targets less their mean, and weights of mean 1."""
+
+    rows: Tensor
+    X: Tensor
+    Y: Tensor
+    w: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.rows, self.X, self.Y, self.w
+
+
+class Source(Protocol):
+    n: int
+    d: int
+    c: int
+    mean: Tensor  # (c,) what was taken off the targets
+    device: torch.device  # where batches are wanted
+
+    def take(self, rows: Tensor) -> Batch:
+        """These rows, in this order."""
+        ...
+
+    def targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Y and w of these rows; costs no reading of X."""
+        ...
+
+    def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
+        """Batches of m rows in the random order of this epoch, from row `position` of that order on.
+
+        The order depends on the seed and the epoch alone, so a run that stops and resumes sees the same batches.
+        """
+        ...
+
+    def sweep(self, m: int) -> Iterator[Batch]:
+        """All rows in the source's own order, m at a time."""
+        ...
+
+
+class _Targeted:
+    """Targets and weights, in memory: an (n, c) tensor, or (n,) class codes that become one-hot rows batch by batch.
+
+    `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy of the others.
+    """
+
+    def __init__(self, y: Tensor, *, mean: Tensor, w: Tensor | None, keep: Tensor | None, seed: int, where: Any, device: Any):
+        self._seed, self.device = seed, torch.device(device)
+        self._y, self.mean, self.c = y.to(where), mean.to(where), len(mean)
+        # Targets of a class code, less their mean: one row each, while that table is small.
+        few = y.ndim == 1 and len(mean) <= 2048
+        self._table = torch.eye(len(mean), dtype=mean.dtype, device=where) - self.mean if few else None
+        self._w = None if w is None else w.to(where)
+        self._keep = None if keep is None else keep.to(where)
+        self.n = len(y) if keep is None else len(keep)
+
+    def _at(self, rows: Tensor) -> Tensor:
+        """Their numbers in the whole data."""
+        rows = rows.to(self._y.device)
+        return rows if self._keep is None else self._keep[rows]
+
+    def targets(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        at = self._at(rows)
+        y = self._y[at]
+        if self._table is not None:
+            Y = self._table[y]
+        else:
+            Y = (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype) - self.mean
+        return Y, torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
+
+
+class ArraySource(_Targeted):
+    """Rows of a tensor in memory. `device` is where batches are wanted: rows that are there already are gathered there; rows in host
+    memory are copied while the batch before computes."""
+
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        *,
+        mean: Tensor,
+        w: Tensor | None = None,
+        keep: Tensor | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(y, mean=mean, w=w, keep=keep, seed=seed, where=X.device, device=device)
+        self._X, self.d = X, X.shape[1]
+
+    def take(self, rows: Tensor) -> Batch:
+        return self._take(rows, pin=False)
+
+    def _take(self, rows: Tensor, pin: bool) -> Batch:
+        at = self._at(rows)
+        X = torch.index_select(self._X, 0, at, out=torch.empty(len(at), self.d, dtype=self._X.dtype, pin_memory=True) if pin else None)
+        return Batch(rows.to(self._X.device), X, *self.targets(rows))
+
+    def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
+        return self._in_order(torch.randperm(self.n, generator=epoch_generator(self._seed, epoch))[position:], m)
+
+    def sweep(self, m: int) -> Iterator[Batch]:
+        return self._in_order(torch.arange(self.n), m)
+
+    def _in_order(self, order: Tensor, m: int) -> Iterator[Batch]:
+        if self.device.type == "cuda" and not self._X.is_cuda:
+            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(0, len(order), m)), self.device)
+        order = order.to(self._X.device)
+        return (self.take(order[i : i + m]) for i in range(0, len(order), m))
+
+
+class StreamSource(_Targeted):
+    """Rows that stay in their files. A window of them is in memory at a time, and the next one is read while it is used: rows come in
+    the order of `order.windows`, the same for the same seed however many threads read. `keep` must rise."""
+
+    def __init__(
+        self,
+        X: Stream,
+        y: Tensor,
+        *,
+        mean: Tensor,
+        w: Tensor | None = None,
+        keep: Tensor | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(y, mean=mean, w=w, keep=keep, seed=seed, where="cpu", device=device)
+        self._X, self.d = X, X.shape[1]
+
+    def take(self, rows: Tensor) -> Batch:
+        rows = rows.cpu()
+        return Batch(rows, self._X[self._at(rows)], *self.targets(rows))
+
+    def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
+        return self._batches(m, position, epoch_generator(self._seed, epoch))
+
+    def sweep(self, m: int) -> Iterator[Batch]:
+        return self._batches(m, 0, None)
+
+    def _batches(self, m: int, position: int, generator: torch.Generator | None) -> Iterator[Batch]:
+        batches = self._cut(ahead(self._windows(position, generator)), m)
+        return copied_ahead(batches, self.device) if self.device.type == "cuda" else batches
+
+    def _windows(self, position: int, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Numbers and features of the rows of each window, in the order they are visited, without the first `position` of them."""
+        for pieces, rows in windows(self._X.cuts, self._keep, self.n, self._X.window_rows, generator):
+            if position >= len(rows):
+                position -= len(rows)
+                continue
+            yield rows[position:], self._X.gathered(pieces, self._at(rows[position:]))
+            position = 0
+
+    def _cut(self, parts: Iterator[tuple[Tensor, Tensor]], m: int) -> Iterator[Batch]:
+        rows, X = torch.empty(0, dtype=torch.long), torch.empty(0, self.d, dtype=self._X.dtype)
+        for more, features in parts:
+            rows, X = (torch.cat([rows, more]), torch.cat([X, features])) if len(rows) else (more, features)
+            whole = len(rows) // m * m
+            for i in range(0, whole, m):
+                yield Batch(rows[i : i + m], X[i : i + m], *self.targets(rows[i : i + m]))
+            rows, X = rows[whole:].clone(), X[whole:].clone()
+        if len(rows):
+            yield Batch(rows, X, *self.targets(rows))
+
+
+def source_of(X: Tensor | Stream, y: Tensor, **settings: Any) -> ArraySource | StreamSource:
+    return StreamSource(X, y, **settings) if isinstance(X, Stream) else ArraySource(X, y, **settings)
+
+
+def epoch_generator(seed: int, epoch: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+
+
+def copied_ahead(batches: Iterator[Batch], device: torch.device, depth: int = 3) -> Iterator[Batch]:
+    """The same batches on a GPU. A thread gathers and copies the next ones on a stream of its own while this one computes."""
+    stream = torch.cuda.Stream(device)
+
+    def copies() -> Iterator[tuple[Batch, Any]]:
+        for batch in batches:
+            with torch.cuda.stream(stream):
+                held = [t if t.is_pinned() else t.pin_memory() for t in batch.tensors()]
+                moved = Batch(*(t.to(device, non_blocking=True) for t in held))
+                ready = stream.record_event()
+            yield moved, ready
+
+    for batch, ready in ahead(copies(), depth):
+        current = torch.cuda.current_stream(device)
+        current.wait_event(ready)
+        for tensor in batch.tensors():
+            tensor.record_stream(current)
+        yield batch

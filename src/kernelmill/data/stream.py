@@ -1,0 +1,82 @@
+"""Rows that stay in their files, as numbers: a table seen through an encoder."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .columns import Encoder
+from .order import Pieces
+from .tables import Table
+
+WORKERS = 4  # threads that read and decode pieces of a window; the order of rows does not depend on them
+
+
+class Stream:
+    """(n, d) features that are read when asked for. `window_rows` are held in memory while they are visited.
+
+    `held_out` marks rows that the encoder was not fitted on: their categories are encoded as those of new data.
+    """
+
+    is_cuda = False
+    device = torch.device("cpu")
+
+    def __init__(self, table: Table, encoder: Encoder, window_bytes: int, held_out: np.ndarray | None = None, workers: int = WORKERS):
+        self.table, self.encoder, self._held_out, self._workers = table, encoder, held_out, workers
+        self.dtype = torch.from_numpy(np.empty(0, encoder.dtype)).dtype
+        self.shape = (table.n, encoder.d)
+        row_bytes = max(1, encoder.d * self.dtype.itemsize)
+        self.window_rows = max(1, window_bytes // row_bytes)
+        self.nbytes, self.window_bytes = table.n * row_bytes, self.window_rows * row_bytes
+        self.cuts = merged(table.cuts, max(1, self.window_rows // 16))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def read(self, start: int, stop: int) -> Tensor:
+        out = None if self._held_out is None else self._held_out[start:stop]
+        return torch.from_numpy(self.encoder.encode(self.table, start, stop, training=True, held_out=out))
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """A range of rows, or any rows: each piece that holds some is read once."""
+        if isinstance(rows, slice):
+            return self.read(*rows.indices(len(self))[:2])
+        places = torch.unique(torch.searchsorted(torch.tensor(self.cuts), rows, right=True) - 1).tolist()
+        return self.gathered([(self.cuts[i], self.cuts[i + 1]) for i in places], rows)
+
+    def gathered(self, pieces: Pieces, rows: Tensor) -> Tensor:
+        """These rows, all of them in the pieces, in their own order: read by several threads, put in their places as they come."""
+        out = torch.empty(len(rows), self.shape[1], dtype=self.dtype)
+        sorted_rows, order = torch.sort(rows)
+
+        def place(piece: tuple[int, int]) -> None:
+            a, b = torch.searchsorted(sorted_rows, torch.tensor(piece)).tolist()
+            if b > a:
+                out[order[a:b]] = self.read(*piece)[sorted_rows[a:b] - piece[0]]
+
+        if len(pieces) == 1 or self._workers == 1:
+            for piece in pieces:
+                place(piece)
+            return out
+        with ThreadPoolExecutor(min(self._workers, len(pieces))) as pool:
+            list(pool.map(place, pieces))
+        return out
+
+    def whole(self) -> Tensor:
+        """All rows, in memory."""
+        return self.gathered(list(itertools.pairwise(self.cuts)), torch.arange(len(self)))
+
+
+def merged(cuts: list[int], rows: int) -> list[int]:
+    """Cuts at least `rows` apart where those given are closer: a piece is worth a call."""
+    kept = [0]
+    for cut in cuts[1:]:
+        if cut - kept[-1] >= rows:
+            kept.append(cut)
+    if cuts[-1] > kept[-1]:
+        kept.append(cuts[-1])
+    return kept

@@ -1,0 +1,127 @@
+"""What a user may give instead of arrays: paths, tables, frames with columns of texts; targets and weights by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from ..data import Encoder, Table, is_table, matrix, opened
+from ..data.stream import merged
+from ..data.tables import ArrayTable
+from ..errors import DataFileError, InputError
+from .rows import texts_of
+
+PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
+
+
+@dataclass
+class Given:
+    """A table as it was given, and the names of those fields that are no features."""
+
+    table: Table
+    skip: list[str]
+
+    def __len__(self) -> int:
+        return self.table.n
+
+
+def to_open(X: Any, y: Any = None) -> bool:
+    """Whether X is to be read as a table of columns, and not as an array."""
+    if is_table(X):
+        return True
+    frame = hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
+    return frame and (isinstance(y, str) or bool(texts_of(X)))
+
+
+def given(X: Any, y: Any, sample_weight: Any, in_memory: int) -> tuple[Given, Any, Any]:
+    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file."""
+    table = opened(X, in_memory)
+    if table.n == 0:
+        raise DataFileError(f"{table.where} has no rows.")
+    skip: list[str] = []
+
+    def named(value: Any, what: str) -> Any:
+        if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) and name in table.fields for name in value):
+            skip.extend(value)
+            return np.stack([_column(table, name, what) for name in value], 1)
+        if isinstance(value, (str, os.PathLike)) and str(value) not in table.fields and str(value).lower().endswith(".npy"):
+            other = opened(Path(value), in_memory)
+            return other.column("X")
+        if isinstance(value, str):
+            skip.append(value)
+            return _column(table, value, what)
+        return value
+
+    if y is None:
+        if "y" not in table.fields:
+            known = ", ".join(repr(name) for name in list(table.fields)[:12])
+            raise InputError(f"no target was given for {table.where}; name its column, one of {known}: fit(X, 'name').")
+        y = "y"
+    return Given(table, skip), named(y, "target"), named(sample_weight, "weight")
+
+
+def _column(table: Table, name: str, what: str) -> np.ndarray:
+    values = table.column(name)
+    lost = np.array([value is None for value in values]) if values.dtype == object else np.isnan(values)
+    if lost.any():
+        raise DataFileError(f"{table.where} has {int(lost.sum())} rows without a {what} in {name!r}; drop those rows or fill them in.")
+    if (
+        values.dtype.kind == "f"
+        and values.ndim == 1
+        and len(values)
+        and (np.abs(values) < 2**53).all()
+        and (values == np.rint(values)).all()
+    ):
+        return values.astype(np.int64)  # labels as they were written
+    return values.astype(str) if values.dtype == object else values
+
+
+def as_table(X: Any, encoder: Encoder | None, d: int, in_memory: int) -> tuple[Table, Encoder]:
+    """Something to predict as a table, and the encoder for it; an array has the training columns in their order."""
+    if encoder is None:
+        table = opened(X, in_memory)
+        name = next((field.name for field in table.fields.values() if field.width == d), None)
+        if name is None:
+            raise InputError(f"{table.where} has no matrix of {d} features, which this model was trained on.")
+        kind = str(table.read([name], 0, min(1, table.n))[name].dtype)
+        return table, matrix(name, d, kind)
+    if isinstance(X, list) or (not is_table(X) and not isinstance(X, dict) and not hasattr(X, "columns")):
+        X = X.detach().cpu().float().numpy() if hasattr(X, "detach") else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+        table = _positional(X, encoder)
+    else:
+        table = opened(X, in_memory)
+    for name in encoder.numbers:
+        if table.field(name).kind == "text":
+            raise DataFileError(f"{table.where} has texts in {name!r}, which had numbers when the model was trained.")
+    for name, width in [*zip(encoder.numbers, encoder.widths, strict=True), *((c.name, 1) for c in encoder.categories)]:
+        if table.field(name).width != width:
+            raise DataFileError(f"{table.where} has {table.field(name).width} numbers in {name!r}, {width} when the model was trained.")
+    return table, encoder
+
+
+def _positional(X: np.ndarray, encoder: Encoder) -> Table:
+    if X.ndim != 2:
+        raise InputError(f"an array of shape {X.shape} was given, expected rows of {len(encoder.inputs)} columns.")
+    if len(encoder.numbers) == 1 and not encoder.categories and X.shape[1] == encoder.widths[0]:
+        return ArrayTable({encoder.numbers[0]: X.astype(np.float64) if X.dtype == object else X}, "the array")
+    if X.shape[1] != len(encoder.inputs) or any(width > 1 for width in encoder.widths):
+        raise InputError(f"an array of {X.shape[1]} columns was given, expected {', '.join(encoder.inputs[:12])}, in this order.")
+    try:
+        numbers = {name: X[:, i].astype(np.float64) for i, name in enumerate(encoder.numbers)}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the array has a text where a number is expected ({error}).") from None
+    texts = {c.name: X[:, len(encoder.numbers) + i].astype(object) for i, c in enumerate(encoder.categories)}
+    return ArrayTable({**numbers, **texts}, "the array")
+
+
+def pieces(table: Table) -> Iterator[tuple[int, int]]:
+    """Ranges of rows to predict together."""
+    for a, b in itertools.pairwise(merged(table.cuts, PREDICT_ROWS)):
+        yield from ((i, min(b, i + 4 * PREDICT_ROWS)) for i in range(a, b, 4 * PREDICT_ROWS))
