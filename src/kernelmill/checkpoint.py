@@ -55,8 +55,8 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write(aside / WEIGHTS_NAME, weights)
-        _write(aside / JSON_NAME, json.dumps(content, indent=1).encode())
+        write_file(aside / WEIGHTS_NAME, weights)
+        write_file(aside / JSON_NAME, json.dumps(content, indent=1).encode())
         os.chmod(aside, 0o755)
         if folder.exists():
             old = aside.with_name(aside.name + ".old")
@@ -73,7 +73,7 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

@@ -6,7 +6,7 @@ import logging
 import warnings
 from dataclasses import replace
 from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from ..model import KernelModel
 from ..ops import KernelProduct, frame
 from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
 from ..rates import measure
+from ..runs import Run, drawn, seconds_of, state_of
+from ..runs import identity as run_identity
 from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, too_large
 from .tables import Given, as_table, given, pieces, to_open
 from .watch import Watch
@@ -36,6 +38,7 @@ from .watch import Watch
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
+FADING = 0.25  # with which power of its share of all rows seen the step of a chunk falls (docs/data.md)
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
@@ -46,8 +49,10 @@ class KernelEstimator(BaseEstimator):
     plan_: Plan
     history_: list[dict[str, Any]]
     ridge_: float
+    rows_seen_: int
     encoder_: Encoder | None
     _fitted_with: dict[str, str]
+    _drawn: int | None = None
 
     def __init__(
         self,
@@ -116,12 +121,23 @@ class KernelEstimator(BaseEstimator):
     ):
         """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
         keep: the numbers of the rows to train on, all where it is None."""
+        if self.checkpoint is None:
+            return self._train(X, y, w, mean, labels, held, keep, None)
+        run = Run(self.checkpoint, self.checkpoint_every, bool(self.resume))
+        try:
+            with run.listening():
+                return self._train(X, y, w, mean, labels, held, keep, run)
+        finally:
+            run.close()
+
+    def _train(self, X, y, w, mean, labels, held, keep, run: Run | None):
         stored = self.solver if isinstance(self.solver, Plan) else None
+        before = run.choices if run else None
         if stored:
             own_choice = [name for name in ("ridge", "epochs", "precision", "memory_budget") if not is_auto(getattr(self, name))]
             if own_choice:
                 raise InputError(f"a plan was given as solver, which has its own {' and '.join(own_choice)}; leave them out.")
-        seed = stored.seed if stored else int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = stored.seed if stored else int(self._random().randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
         device = stored.device if stored else device_of(self.device, X)
         whole("epochs", None if is_auto(self.epochs) else self.epochs, 1)
@@ -169,6 +185,10 @@ class KernelEstimator(BaseEstimator):
             budget=budget,
         )
         fixed = warm.n_centers if warm is not None else len(own) if own is not None else self._count_centers(n)
+        identity = self._identity(source, y, keep) if run else {}
+        if run and before:
+            run.check(identity)
+            stored = before["plan"]
         if stored:
             solver, base = self._again(stored, base, fixed)
         else:
@@ -192,14 +212,20 @@ class KernelEstimator(BaseEstimator):
         if self.verbose:
             announce(outlook)
         # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
-        kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
+        if before:
+            kernel, ridge = before["kernel"] or kernels.resolve(self.kernel), before["ridge"]
+        else:
+            kernel, ridge = self._choose(source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
         kernel.validate(d)
-        if warm is not None:
-            Z, order = warm.Z, None
-        elif own is not None:
+        if before:
+            Z, order, every_row = before["Z"], before["order"], before["every_row"]
+            generator.set_state(before["generator"])
+        elif warm is not None or own is not None:
             # Where any first rows must be a random subsample; undone below.
             order = torch.randperm(p, generator=generator) if solver.subsamples else None
-            Z = own if order is None else own[order]
+            Z = own if warm is None else warm.Z
+            assert Z is not None
+            Z = Z if order is None else Z[order.to(Z.device)]
         elif every_row and (solver.every_row or not solver.subsamples):
             Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
         else:
@@ -207,7 +233,7 @@ class KernelEstimator(BaseEstimator):
             Z, order, every_row = self._take_centers(source, kernel, precision, device, tile, labels, p, generator), None, False
         Z = Z.to(device)
 
-        if stored:
+        if stored and not before:
             ridge = stored.ridge
         plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
         log.info("%s", plan_line(plan))
@@ -218,13 +244,22 @@ class KernelEstimator(BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
+        if run and not before:
+            choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "Z": Z, "order": order, "every_row": every_row}
+            run.write_choices({**choices, "generator": generator.get_state(), "identity": identity, "random_state": self._drawn or 0})
         mean = solver.intercept(mean)
-        watch = Watch(self, solver, kernel, Z, mean, held, plan)
+        watch = Watch(self, solver, kernel, Z, mean, held, plan, run)
         state = None
-        if warm is not None and solver.name != "direct":
-            alpha = warm.alpha.to(device, plan.torch_dtype)
+        if run and run.saved:
+            state = state_of(run.saved, device)
+            plan = state.plan
+            watch.restore(run.saved["watch"], device)
+            log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
+        elif warm is not None and solver.name != "direct":
+            alpha = (warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]).to(device, plan.torch_dtype)
             state = solvers.State(plan, alpha, torch.zeros_like(alpha))
-        state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
+        if not (run and run.saved and run.saved["finished"] and state):
+            state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
 
         alpha = (watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
         if order is not None:
@@ -232,7 +267,7 @@ class KernelEstimator(BaseEstimator):
             alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
         self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
-        self.n_iter_, self._loss = max(1, state.epoch), solver.loss_name
+        self.n_iter_, self._loss, self.rows_seen_ = max(1, state.epoch), solver.loss_name, n
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
             warnings.warn(
                 f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
@@ -240,6 +275,80 @@ class KernelEstimator(BaseEstimator):
                 stacklevel=3,
             )
         return self
+
+    # ---- going on ----------------------------------------------------------------------------------------------------------
+
+    def _partial(self, X: Tensor, y: Tensor, w: Tensor) -> None:
+        """One pass over new rows from the weights as they are. The kernel, the centers and what was taken off the targets stay."""
+        model = self.model_
+        if model.uncertainty is not None:
+            raise InputError("partial_fit cannot go on with a Gaussian process; fit it again with all rows.")
+        solver = self.solver if isinstance(self.solver, solvers.EigenPro4) else solvers.EigenPro4()
+        device, seed = str(model.alpha.device), int(self._random().randint(2**31 - 1)) + self.rows_seen_
+        generator, n, p = torch.Generator().manual_seed(seed), len(X), model.n_centers
+        scale, seen = w.mean().item(), self.rows_seen_ + len(X)
+        budget = parse_bytes(self.memory_budget, device)
+        source = source_of(X, y, mean=model.intercept.cpu().to(torch.float64), w=w / scale, seed=seed, device=device)
+        base = Plan(
+            "eigenpro4",
+            n,
+            X.shape[1],
+            model.alpha.shape[1],
+            p,
+            precision=model.precision,
+            device=device,
+            x_bytes=X.dtype.itemsize,
+            seed=seed,
+            epochs=1,
+            ridge=self.ridge_ / scale * n / seen,
+            tile_bytes=tile_bytes(budget, device),
+            budget=budget,
+        )
+        order = torch.randperm(p, generator=generator).to(device)
+        plan = solvers.predicted(solver, base)
+        alpha = model.alpha[order].to(plan.torch_dtype)
+        # As the stream goes on a chunk is a smaller part of all that was seen, and may move the weights less.
+        state = solvers.State(plan, alpha, torch.zeros_like(alpha), step_scale=(n / seen) ** FADING)
+        watch = Watch(self, solver, model.kernel, model.Z[order], model.intercept, None, plan)
+        state = solver.solve(model.kernel, source, model.Z[order], plan, Alone(), generator, watch, state)
+        alpha = torch.empty_like(state.alpha).index_copy_(0, order, state.alpha)
+        self.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept, model.tile_bytes, model.precision)
+        self.history_, self.rows_seen_, self.n_iter_ = [*self.history_, *watch.history], seen, self.n_iter_ + 1
+
+    def add_centers(self, Z: Any) -> Any:
+        """More centers for a fitted model: rows as `predict` takes them. Predictions stay as they are until `partial_fit`, or `fit` with
+        warm_start=True, gives the new ones weights."""
+        check_is_fitted(self, "model_")
+        model = self.model_
+        if model.uncertainty is not None:
+            raise InputError("a Gaussian process cannot take more centers; fit it again.")
+        rows = self._through(Z, lambda X: X).to(model.Z.device, model.Z.dtype)
+        alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
+        Z = torch.cat([model.Z, rows])
+        self.model_ = KernelModel(model.kernel, Z, alpha, model.intercept, model.tile_bytes, model.precision)
+        return self
+
+    def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
+        """Rows for partial_fit, as features."""
+        if to_open(X, y) or self.encoder_ is not None:
+            if to_open(X, y):
+                table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
+                X = table.table
+            return self._through(X, lambda features: features), y, sample_weight
+        return self._check_X(X, reset=False), y, sample_weight
+
+    # ---- fit, piece by piece ------------------------------------------------------------------------------------------------
+
+    def _random(self) -> np.random.RandomState:
+        """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it goes on."""
+        return check_random_state(self.random_state if self._drawn is None else self._drawn)
+
+    def _identity(self, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:
+        passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state")
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in passing}
+        sizes = {"rows": source.n, "features": source.d, "outputs": source.c}
+        some = source.take(torch.linspace(0, source.n - 1, min(source.n, 64), dtype=torch.float64).long()).X
+        return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], some)
 
     def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
         """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
@@ -368,7 +477,13 @@ class KernelEstimator(BaseEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self.encoder_ = None
+        self.encoder_, self._drawn = None, None
+        if self.checkpoint is not None:
+            seconds_of(self.checkpoint_every)
+            self._drawn = drawn(self.checkpoint, bool(self.resume), self.random_state)
+            if self._drawn is None:
+                fixed = isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool)
+                self._drawn = int(self.random_state) if fixed else int(check_random_state(self.random_state).randint(2**31 - 1))
         if not to_open(X, y):
             return self._check_X(X, reset=True), y, sample_weight
         return given(X, y, sample_weight, self._host_bytes() // 4)
@@ -471,7 +586,7 @@ class KernelEstimator(BaseEstimator):
             if stops and not is_auto(self.early_stopping):
                 raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
-        out = check_random_state(self.random_state).permutation(n)[n - size :]
+        out = self._random().permutation(n)[n - size :]
         if labels is not None:
             # A class whose rows are all out gets its first one back.
             left = np.bincount(labels) - np.bincount(labels[out], minlength=labels.max() + 1)
@@ -523,7 +638,7 @@ class KernelEstimator(BaseEstimator):
             getattr(self, "encoder_", None),
         )
 
-    _saved = ["n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_"]
+    _saved = ["n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_"]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

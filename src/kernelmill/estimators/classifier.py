@@ -81,8 +81,30 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
+        return self._fit_classes(X, y, sample_weight, None)
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:
+        """Train on more rows, without those before. The first call fits, with all labels in `classes`, and chooses kernel and centers among
+        its rows; each later one is a pass over the new rows. Give the first call some thousand rows."""
+        if not hasattr(self, "model_"):
+            if classes is None:
+                raise ValueError("classes must be passed on the first call to partial_fit.")
+            return self._fit_classes(X, y, sample_weight, np.unique(on_host(classes)[0]))
+        if classes is not None and not np.array_equal(np.unique(on_host(classes)[0]), self.classes_):
+            raise ValueError(f"classes={classes!r} are not the same as on the last call to partial_fit, {self.classes_!r}.")
+        X, y, sample_weight = self._new_rows(X, y, sample_weight)
+        codes = self._check_labels(y, len(X), self.classes_)
+        w = self._check_weight(sample_weight, len(X))
+        used = w > 0
+        X, codes, w = X[used.to(X.device)], codes[used], w[used]
+        # Rows that were not learned yet say how sure the model may be.
+        self.temperature_ = self._calibrate(X, codes, w, (X, codes, w))
+        self._partial(X, codes, w)
+        return self
+
+    def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
-        codes = self._check_labels(y, len(X))
+        codes = self._check_labels(y, len(X), classes)
         w = self._check_weight(sample_weight, len(X))
         if self.class_weight is not None:
             try:
@@ -113,7 +135,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         out = self._hold_out(len(rows), default, codes[rows.numpy()])
         return split_rows(rows, out)
 
-    def _check_labels(self, y: Any, n: int) -> Tensor:
+    def _check_labels(self, y: Any, n: int, known: np.ndarray | None = None) -> Tensor:
         if isinstance(y, Tensor):
             y = y.detach().cpu().numpy()
         if y is None:
@@ -122,6 +144,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         check_consistent_length(np.empty(n), y)
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise InputError("Input y contains NaN or infinity; every row needs a label.")
+        if known is not None:
+            codes = np.searchsorted(known, y).clip(max=len(known) - 1)
+            if (strange := known[codes] != y).any():
+                raise InputError(f"y has the label {y[strange][0]!r}, which is not among the classes {known[:10]}.")
+            self.classes_ = known
+            return torch.from_numpy(codes.astype(np.int64))
         classes, codes = _coded(y)
         if self.warm_start and hasattr(self, "model_") and not np.array_equal(classes, self.classes_):
             raise InputError(f"warm_start=True, but the labels changed from {self.classes_[:5]} to {classes[:5]}; set warm_start=False.")

@@ -51,6 +51,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     n_iter_, n_features_in_, feature_names_in_
     """
 
+    n_outputs_: int
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
 
@@ -69,6 +71,22 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
             return self._fit(X, Y, w, mean, None, held)
         return self._fit(X, Y, w, mean, None, held, None if len(keep) == len(X) else keep)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
+        """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; each later one is
+        a pass over the new rows. Give the first call some thousand rows."""
+        if not hasattr(self, "model_"):
+            return self.fit(X, y, sample_weight)
+        X, y, sample_weight = self._new_rows(X, y, sample_weight)
+        outputs = self.n_outputs_
+        Y = self._check_y(y, len(X))
+        if self.n_outputs_ != outputs:
+            self.n_outputs_, given = outputs, self.n_outputs_
+            raise InputError(f"y has {given} columns, the model was fitted with {outputs}.")
+        w = self._check_weight(sample_weight, len(X))
+        used = w > 0
+        self._partial(X[used.to(X.device)], Y[used], w[used])
+        return self
 
     def _check_y(self, y: Any, n: int) -> Tensor:
         if isinstance(y, Tensor):

@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning import Plan
+from ..runs import Run
 from ..solvers import Event, Solver
 
 if TYPE_CHECKING:
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
 class Watch:
     """Listens to the solver: keeps the history, scores held-out rows after each epoch, keeps the best weights, calls the callbacks."""
 
-    def __init__(self, estimator: KernelEstimator, solver: Solver, kernel: Kernel, Z: Tensor, mean: Tensor, held, plan: Plan):
+    def __init__(
+        self,
+        estimator: KernelEstimator,
+        solver: Solver,
+        kernel: Kernel,
+        Z: Tensor,
+        mean: Tensor,
+        held: Any,
+        plan: Plan,
+        run: Run | None = None,
+    ):
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
-        self.stopped = False
+        self.stopped, self._run = False, run
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
@@ -52,7 +63,17 @@ class Watch:
             self.history.append(row)
         for callback in self._callbacks:
             stop = bool(callback(event)) or stop
+        if self._run:
+            self._run.note(event, self.kept(), self.stopped)
         return stop
+
+    def kept(self) -> dict[str, Any]:
+        """What has to be known where the run goes on."""
+        return {"history": self.history, "best": self.best, "best_score": float(self._best_score), "waited": self._waited}
+
+    def restore(self, kept: dict[str, Any], device: Any) -> None:
+        self.history, self.best = list(kept["history"]), None if kept["best"] is None else kept["best"].to(device)
+        self._best_score, self._waited = kept["best_score"], kept["waited"]
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held

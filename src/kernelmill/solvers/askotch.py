@@ -113,12 +113,12 @@ class ASkotch(Solver):
                     state.stopped = "its residuals grew; use a larger ridge or rank"
                     break
                 state = replace(state, alpha=alpha, direction=v, epoch=state.epoch + 1, loss=loss)
-                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha):
+                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha, state=state):
                     state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             state = replace(state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha)
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
         return state
 
 

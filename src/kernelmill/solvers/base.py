@@ -33,6 +33,7 @@ class Event:
     eta: float | None = None
     note: str = ""
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
+    state: State | None = field(default=None, repr=False, compare=False)  # all that the run could go on from; not to be changed
 
 
 SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights

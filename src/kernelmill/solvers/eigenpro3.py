@@ -94,15 +94,15 @@ class EigenPro3(Solver):
                         state.stopped = "" if state.step_scale >= SMALLEST_SCALE else "the residuals grew at every step size"
                         break
                     trail = [trail[0], *trail[1:][-1:], state.copy()]
-                    if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                    if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
                         break
                 if state.position >= source.n:
                     state = replace(state, epoch=state.epoch + 1, position=0, epoch_loss=0.0, epoch_weight=0.0)
-                    if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha):
+                    if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             state = replace(trail[-1], stopped="it was interrupted")
-            report("interrupted", state.epoch, state.position, alpha=state.alpha)
-        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
+        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
         return state

@@ -102,18 +102,18 @@ class EigenPro4(Solver):
                 if finished:
                     break
                 trail = [trail[0], *trail[1:][-1:], state.copy()]
-                if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha):
+                if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                     state.stopped = "a callback asked for it"
                 if state.position >= source.n:
                     mean_loss, batches = state.epoch_loss / state.epoch_weight, None
                     next_epoch(state)
                     trail[-1] = state.copy()
-                    if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha):
+                    if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             state = replace(trail[-1], stopped="it was interrupted")
-            report("interrupted", state.epoch, state.position, alpha=state.alpha)
-        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
+        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
         return state
 
 

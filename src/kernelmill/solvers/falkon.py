@@ -96,8 +96,8 @@ class Falkon(Solver):
                 state = self._conjugate_gradients(sweep, pre, plan, state, report, tolerance)
         except Interrupted as interrupted:
             state = replace(interrupted.state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha)
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
         return state
 
     def _conjugate_gradients(
@@ -134,7 +134,7 @@ class Falkon(Solver):
                     state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value
                 )
                 size = new
-                if report("epoch", state.epoch, 0, loss=state.loss, alpha=alpha.to(plan.torch_dtype)):
+                if report("epoch", state.epoch, 0, loss=state.loss, alpha=alpha.to(plan.torch_dtype), state=state):
                     state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             raise Interrupted(state) from None
@@ -208,7 +208,7 @@ class Falkon(Solver):
                 state = replace(state, alpha=state.alpha + scale * step, epoch=state.epoch + 1)
                 value, gradient = after, gradient_after
                 state.loss = value / plan.n
-                if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha.to(plan.torch_dtype)):
+                if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha.to(plan.torch_dtype), state=state):
                     state.stopped = "a callback asked for it"
                 if gain <= tolerance**2 * abs(value):
                     break

@@ -74,10 +74,10 @@ class NYTRO(Solver):
                 r = b - sweep.normal(state.alpha, f) - plan.ridge * (F.L @ (F.L.T @ state.alpha) - F.jitter * state.alpha)
                 loss = sweep.loss(f)
                 state = replace(state, alpha=state.alpha + (plan.eta or 0.0) * F.solve(r), epoch=state.epoch + 1, loss=loss)
-                if report("epoch", state.epoch, 0, loss=loss, eta=plan.eta, alpha=state.alpha.to(plan.torch_dtype)):
+                if report("epoch", state.epoch, 0, loss=loss, eta=plan.eta, alpha=state.alpha.to(plan.torch_dtype), state=state):
                     state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             state = replace(state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha)
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
         return state

@@ -65,10 +65,10 @@ def epochs_of_passes(
             state.alpha, state.r, state.epoch = state.alpha + delta, left, state.epoch + 1
             state.loss = size / plan.n
             good = state.copy()
-            if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha):
+            if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state):
                 state.stopped = "a callback asked for it"
     except KeyboardInterrupt:
         state = replace(good, stopped="it was interrupted")
-        report("interrupted", state.epoch, 0, alpha=state.alpha)
-    report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+        report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+    report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
     return state

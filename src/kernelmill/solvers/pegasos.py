@@ -86,10 +86,10 @@ class Pegasos(Solver):
                 alpha = average / max(1, t - half) if t > half else S / (mu * t)
                 loss = torch.stack(losses).sum().item() / plan.n
                 state = replace(state, alpha=alpha, r=S, direction=average, epoch=state.epoch + 1, loss=loss)
-                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha.to(plan.torch_dtype)):
+                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha.to(plan.torch_dtype), state=state):
                     state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
             state = replace(state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha)
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
+            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
         return state
