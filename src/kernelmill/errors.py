@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).parent)
+
 
 class KernelmillError(Exception):
     """Base of every error raised on purpose by this library."""
@@ -34,3 +40,11 @@ def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
     near = get_close_matches(str(given), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}")
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """A warning that points at the user's own line, however deep in this library it is raised."""
+    level = 1
+    while (frame := sys._getframe(level)).f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level += 1
+    warnings.warn(message, category, stacklevel=level + 1)

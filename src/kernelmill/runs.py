@@ -16,7 +16,6 @@ import signal
 import tempfile
 import threading
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .checkpoint import decode, encode, write_file
-from .errors import CheckpointError, InputError
+from .errors import CheckpointError, InputError, warn
 from .solvers import Event, State
 
 try:
@@ -111,7 +110,7 @@ class Run:
                 return read(path)
             except CheckpointError as error:
                 said.append(str(error))
-                warnings.warn(f"{error} The one before is used.", UserWarning, stacklevel=2)
+                warn(f"{error} The one before is used.")
         if said:
             raise CheckpointError(f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or choose another folder.")
         return None
@@ -171,7 +170,10 @@ class Run:
             return True
         except OSError as error:
             text = f"no checkpoint could be written to {str(self.folder)!r} ({error.strerror}); training goes on, the last one is kept."
-            (log.warning if self._warned else lambda said: warnings.warn(said, UserWarning, stacklevel=2))(text)
+            if self._warned:
+                log.warning(text)
+            else:
+                warn(text)
             self._warned = True
             return False
         finally:

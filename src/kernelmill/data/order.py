@@ -14,10 +14,8 @@ from torch import Tensor
 Pieces = list[tuple[int, int]]
 
 
-def windows(
-    cuts: list[int], keep: Tensor | None, n: int, window_rows: int, generator: torch.Generator | None
-) -> Iterator[tuple[Pieces, Tensor]]:
-    """For each window its pieces, as ranges of file rows, and the numbers of its rows among the n kept, in the order of their visit.
+def windows(cuts: list[int], keep: Tensor | None, window_rows: int, generator: torch.Generator | None) -> Iterator[tuple[Pieces, Tensor]]:
+    """For each window its pieces, as ranges of file rows, and the numbers of its rows among the kept, in the order of their visit.
 
     `keep`: the file rows that count, rising; None for all. Without a generator: the file's own order.
     """

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, Full, Queue
 from typing import Any, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+def one_ahead(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """function(item) for each item, in order, the next one computed in a thread while this one is used. Items are made by the caller's
+    own thread, so that all torch work stays there: every thread that computes with torch would start threads of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[T] | None = None
+        for item in items:
+            later = pool.submit(function, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = later
+        if waiting is not None:
+            yield waiting.result()
 
 
 def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:

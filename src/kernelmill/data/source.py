@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .order import windows
-from .prefetch import ahead
+from .order import Pieces, windows
+from .prefetch import ahead, one_ahead
 from .stream import Stream
 
 
@@ -156,16 +156,20 @@ class StreamSource(_Targeted):
         return self._batches(m, 0, None)
 
     def _batches(self, m: int, position: int, generator: torch.Generator | None) -> Iterator[Batch]:
-        batches = self._cut(ahead(self._windows(position, generator)), m)
+        def load(window: tuple[Pieces, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            pieces, rows, at = window
+            return rows, self._X.gathered(pieces, at)
+
+        batches = self._cut(one_ahead(load, self._windows(position, generator)), m)
         return copied_ahead(batches, self.device) if self.device.type == "cuda" else batches
 
-    def _windows(self, position: int, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Numbers and features of the rows of each window, in the order they are visited, without the first `position` of them."""
-        for pieces, rows in windows(self._X.cuts, self._keep, self.n, self._X.window_rows, generator):
+    def _windows(self, position: int, generator: torch.Generator | None) -> Iterator[tuple[Pieces, Tensor, Tensor]]:
+        """Pieces, and the numbers of the rows to visit among the kept and among all; without the first `position` of them."""
+        for pieces, rows in windows(self._X.cuts, self._keep, self._X.window_rows, generator):
             if position >= len(rows):
                 position -= len(rows)
                 continue
-            yield rows[position:], self._X.gathered(pieces, self._at(rows[position:]))
+            yield pieces, rows[position:], self._at(rows[position:])
             position = 0
 
     def _cut(self, parts: Iterator[tuple[Tensor, Tensor]], m: int) -> Iterator[Batch]:

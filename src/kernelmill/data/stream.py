@@ -32,39 +32,41 @@ class Stream:
         row_bytes = max(1, encoder.d * self.dtype.itemsize)
         self.window_rows = max(1, window_bytes // row_bytes)
         self.nbytes, self.window_bytes = table.n * row_bytes, self.window_rows * row_bytes
-        self.cuts = merged(table.cuts, max(1, self.window_rows // 16))
+        self.cuts = merged(table.cuts, max(1, self.window_rows // 32))
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def read(self, start: int, stop: int) -> Tensor:
+    def read(self, start: int, stop: int) -> np.ndarray:
         out = None if self._held_out is None else self._held_out[start:stop]
-        return torch.from_numpy(self.encoder.encode(self.table, start, stop, training=True, held_out=out))
+        return self.encoder.encode(self.table, start, stop, training=True, held_out=out)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """A range of rows, or any rows: each piece that holds some is read once."""
         if isinstance(rows, slice):
-            return self.read(*rows.indices(len(self))[:2])
+            return torch.tensor(self.read(*rows.indices(len(self))[:2]))
         places = torch.unique(torch.searchsorted(torch.tensor(self.cuts), rows, right=True) - 1).tolist()
         return self.gathered([(self.cuts[i], self.cuts[i + 1]) for i in places], rows)
 
     def gathered(self, pieces: Pieces, rows: Tensor) -> Tensor:
         """These rows, all of them in the pieces, in their own order: read by several threads, put in their places as they come."""
-        out = torch.empty(len(rows), self.shape[1], dtype=self.dtype)
-        sorted_rows, order = torch.sort(rows)
+        out = np.empty((len(rows), self.shape[1]), self.encoder.dtype)
+        at = rows.numpy()
+        order = np.argsort(at, kind="stable")
+        sorted_rows = at[order]
 
         def place(piece: tuple[int, int]) -> None:
-            a, b = torch.searchsorted(sorted_rows, torch.tensor(piece)).tolist()
+            a, b = np.searchsorted(sorted_rows, piece)
             if b > a:
                 out[order[a:b]] = self.read(*piece)[sorted_rows[a:b] - piece[0]]
 
         if len(pieces) == 1 or self._workers == 1:
             for piece in pieces:
                 place(piece)
-            return out
+            return torch.from_numpy(out)
         with ThreadPoolExecutor(min(self._workers, len(pieces))) as pool:
             list(pool.map(place, pieces))
-        return out
+        return torch.from_numpy(out)
 
     def whole(self) -> Tensor:
         """All rows, in memory."""

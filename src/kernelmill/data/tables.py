@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DataFileError, InputError, one_of
 
-PIECE_BYTES = 4 << 20  # of rows that are read together from a file without blocks of its own
+PIECE_BYTES = 1 << 20  # of rows that are read together from a file without blocks of its own
 CSV_BLOCK = 16 << 20
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"]  # what stands for a missing value in a CSV file
 LARGE_MAP = 16 << 20  # bytes from which a memmap is read piece by piece; smaller ones are arrays like others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -23,7 +22,7 @@ from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
 from ..data import Columns, Encoder, Stream, learn, source_of
 from ..distributed import Alone
-from ..errors import InputError, one_of
+from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
@@ -238,11 +237,9 @@ class KernelEstimator(BaseEstimator):
         plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
         log.info("%s", plan_line(plan))
         if plan.bytes > budget:
-            warnings.warn(
+            warn(
                 f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the {budget / 2**20:.0f} MiB it may; "
-                "use fewer centers or a larger memory_budget.",
-                UserWarning,
-                stacklevel=3,
+                "use fewer centers or a larger memory_budget."
             )
         if run and not before:
             choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "Z": Z, "order": order, "every_row": every_row}
@@ -269,10 +266,9 @@ class KernelEstimator(BaseEstimator):
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
         self.n_iter_, self._loss, self.rows_seen_ = max(1, state.epoch), solver.loss_name, n
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
-            warnings.warn(
+            warn(
                 f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
         return self
 
@@ -450,7 +446,7 @@ class KernelEstimator(BaseEstimator):
         whole("n_centers", self.n_centers, 1)
         count = int(self.n_centers)  # type: ignore[arg-type]
         if count > n:
-            warnings.warn(f"n_centers={count} is more than the {n} training rows: all are centers.", UserWarning, stacklevel=4)
+            warn(f"n_centers={count} is more than the {n} training rows: all are centers.")
         return min(n, count)
 
     def _own_centers(self, X: Tensor) -> Tensor | None:
@@ -615,7 +611,7 @@ class KernelEstimator(BaseEstimator):
             if encoder is None and not to_open(X):
                 return function(self._check_X(X, reset=False))
             table, encoder = as_table(X, encoder, self.n_features_in_, self._host_bytes() // 4)
-            parts = [function(torch.from_numpy(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
+            parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
     # ---- model files -----------------------------------------------------------------------------------------------------

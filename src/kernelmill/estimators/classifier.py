@@ -147,7 +147,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if known is not None:
             codes = np.searchsorted(known, y).clip(max=len(known) - 1)
             if (strange := known[codes] != y).any():
-                raise InputError(f"y has the label {y[strange][0]!r}, which is not among the classes {known[:10]}.")
+                raise InputError(f"y has the label {str(y[strange][0])!r}, which is not among the classes {known[:10]}.")
             self.classes_ = known
             return torch.from_numpy(codes.astype(np.int64))
         classes, codes = _coded(y)

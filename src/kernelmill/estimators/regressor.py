@@ -66,7 +66,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
         X = self._encoded(X, Y, keep, held_rows)
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
-        mean = ((w[keep, None] * Y[keep].double()).sum(0) / w[keep].sum()).to(Y.dtype)
+        total = sum((w[part, None] * Y[part].double()).sum(0) for part in keep.split(1 << 20))
+        mean = (total / w[keep].sum()).to(Y.dtype)
         if len(keep) <= MERGE_ROWS:
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
             return self._fit(X, Y, w, mean, None, held)

@@ -1,0 +1,446 @@
+"""Data from files: every kind of table gives the same model, columns become features, streams keep their order and their memory."""
+
+import gzip
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import kernelmill
+from kernelmill import Columns, DataFileError, InputError, KernelClassifier, KernelRegressor
+from kernelmill.data import ArraySource, Stream, StreamSource, learn, matrix, opened
+from kernelmill.data.order import windows
+from kernelmill.data.prefetch import ahead
+from kernelmill.data.tables import ArrayTable
+from kernelmill.solvers import EigenPro4
+
+g = np.random.default_rng(0)
+N = 3000
+NUMBERS = g.normal(size=(N, 3))
+COLOUR = g.choice(["red", "green", "blue"], N).astype(object)
+SHOP = np.array([f"shop {i}" for i in g.integers(0, 60, N)], dtype=object)
+EFFECT = {f"shop {i}": g.normal() for i in range(60)}
+PRICE = np.sin(2 * NUMBERS[:, 0]) + (COLOUR == "red") + np.array([EFFECT[s] for s in SHOP]) + 0.05 * g.normal(size=N)
+NUMBERS[::17, 1] = np.nan
+COLOUR[5::29] = None
+FRAME = pd.DataFrame({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1], "c": NUMBERS[:, 2], "colour": COLOUR, "shop": SHOP, "price": PRICE})
+SETTINGS = dict(kernel=kernelmill.kernels.Laplacian(3.0), n_centers=300, solver="falkon", ridge=0.1, random_state=0)
+X, Y = g.normal(size=(N, 4)).astype(np.float32), g.normal(size=N)
+
+
+def written(folder, kind):
+    """The same table as a file, a folder or an object."""
+    path = folder / f"t.{kind}"
+    table = pa.Table.from_pandas(FRAME, preserve_index=False)
+    if kind == "csv":
+        FRAME.to_csv(path, index=False)
+    elif kind == "tsv":
+        FRAME.to_csv(path, index=False, sep="\t")
+    elif kind == "csv.gz":
+        with gzip.open(path, "wt") as file:
+            FRAME.to_csv(file, index=False)
+    elif kind == "parquet":
+        pq.write_table(table, path, row_group_size=500)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as file:
+            for batch in table.to_batches(400):
+                file.write_batch(batch)
+    elif kind in ("parquet shards", "csv shards"):
+        path.mkdir()
+        for i in range(3):
+            part = FRAME[1000 * i : 1000 * i + 1000]
+            part.to_parquet(path / f"{i}.parquet") if "parquet" in kind else part.to_csv(path / f"{i}.csv", index=False)
+    elif kind == "frame":
+        return FRAME
+    elif kind == "table":
+        return table
+    elif kind == "dataset":
+        pq.write_table(table, folder / "d.parquet")
+        return pa.dataset.dataset(folder / "d.parquet")
+    return path
+
+
+KINDS = ["csv", "tsv", "csv.gz", "parquet", "arrow", "parquet shards", "csv shards", "frame", "table", "dataset"]
+
+
+@pytest.fixture(scope="module")
+def from_frame():
+    return KernelRegressor(**SETTINGS).fit(FRAME, "price")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_table_gives_the_same_model(tmp_path, kind, from_frame):
+    model = KernelRegressor(**SETTINGS).fit(written(tmp_path, kind), "price")
+    assert torch.equal(model.model_.alpha, from_frame.model_.alpha) and torch.equal(model.model_.Z, from_frame.model_.Z)
+    assert list(model.feature_names_in_) == ["a", "b", "c", "colour", "shop"]
+    np.testing.assert_array_equal(model.predict(written(tmp_path / "..", "frame")), from_frame.predict(FRAME))
+
+
+def test_columns_become_the_features_they_say(from_frame):
+    encoder = from_frame.encoder_
+    names = ["a", "b", "c", "b is missing", "colour: blue", "colour: green", "colour: red", "colour: missing", "shop: target 0"]
+    assert encoder.names == names
+    out = encoder.encode(opened(FRAME, 0), 0, N)
+    np.testing.assert_allclose(out[:, :3].mean(0), 0, atol=0.1)
+    assert (out[:, 3] == np.isnan(NUMBERS[:, 1])).all() and (out[::17, 1] == 0).all()
+    assert (out[:, 6] == (COLOUR == "red")).all() and (out[:, 7] == [c is None for c in COLOUR]).all()
+    shops = {shop: out[shop == SHOP, 8][0] for shop in set(SHOP)}
+    assert np.corrcoef([shops[s] for s in EFFECT], list(EFFECT.values()))[0, 1] > 0.9
+    assert from_frame.score(FRAME, "price") > 0.9
+
+
+def test_a_saved_model_takes_the_raw_file(tmp_path, from_frame):
+    FRAME.drop(columns="price").to_csv(tmp_path / "new.csv", index=False)
+    from_frame.save(tmp_path / "model")
+    again = kernelmill.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(tmp_path / "new.csv"), from_frame.predict(FRAME))
+    np.testing.assert_array_equal(again.predict(FRAME[["shop", "c", "a", "colour", "b"]]), from_frame.predict(FRAME))  # by name
+    rows = FRAME[["a", "b", "c", "colour", "shop"]].to_numpy()
+    np.testing.assert_array_equal(again.predict(rows), from_frame.predict(FRAME))  # by position
+    strange = FRAME.assign(colour="mauve", shop="shop 999", b=np.nan)
+    assert np.isfinite(again.predict(strange)).all()
+
+
+def test_target_encoding_never_sees_the_row_itself():
+    """A column of names that occur once each: with its own target in the encoding every training row would be known by heart."""
+    names = np.array([f"n{i}" for i in range(N)], dtype=object)
+    table = opened({"name": names}, 0)
+    encoder = learn(Columns(), table, [], Y[:, None], np.ones(N, bool))
+    assert encoder.categories[0].how == "target"
+    training = encoder.encode(table, 0, N, training=True)[:, 0]
+    assert np.ptp(training) < 1e-6
+    assert np.corrcoef(encoder.encode(table, 0, N)[:, 0], Y)[0, 1] > 0.9  # as new rows they would be
+
+
+def test_encoders_are_fitted_on_training_rows_only():
+    table = opened({"x": np.r_[np.zeros(50), np.full(50, 1e6)] + np.arange(100), "name": np.r_[["a"] * 50, ["b"] * 50]}, 0)
+    encoder = learn(Columns(), table, [], np.arange(100.0)[:, None], np.arange(100) < 50)
+    assert encoder.shift[0] == np.arange(50).mean() and encoder.categories[0].values == ["a"]
+    assert (encoder.encode(table, 50, 100)[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (Columns(features=["a", "c"]), ["a", "c"]),
+        (Columns(features=["a", "shop"], beyond="hash", hash_size=4), ["a", *(f"shop: hash {i}" for i in range(4))]),
+        (Columns(features=["shop"], one_hot=100), [f"shop: {shop}" for shop in sorted(set(SHOP))]),
+        (Columns(features=["b"], standardise=False), ["b", "b is missing"]),
+    ],
+)
+def test_columns_can_be_said(columns, names):
+    model = KernelRegressor(**SETTINGS, columns=columns).fit(FRAME, "price")
+    assert model.encoder_.names == names
+    assert len(model.predict(FRAME)) == N
+
+
+def test_numbers_can_be_names():
+    table = opened({"zip": np.arange(N) % 5, "x": Y}, 0)
+    encoder = learn(Columns(categorical=["zip"]), table, [], Y[:, None], np.ones(N, bool))
+    assert encoder.names == ["x", *(f"zip: {i}" for i in range(5))]
+
+
+def test_a_large_count_of_values_is_hashed(monkeypatch):
+    monkeypatch.setattr("kernelmill.data.columns.MOST_VALUES", 50)
+    encoder = learn(Columns(), opened({"shop": SHOP}, 0), [], PRICE[:, None], np.ones(N, bool))
+    assert encoder.categories[0].how == "hash" and encoder.d == 16
+
+
+def test_statistics_by_streaming_are_those_of_the_whole():
+    values = 1e6 + g.normal(size=(5000, 3)) * [1, 10, 1000]
+    values[::7, 2] = np.nan
+    table = ArrayTable({"m": values}, "m")
+    table.cuts = [0, 10, 1000, 1001, 5000]
+    encoder = learn(Columns(standardise=True), table, [], values[:, :1], np.ones(5000, bool))
+    np.testing.assert_allclose(encoder.shift, np.nanmean(values, 0), rtol=1e-12)
+    np.testing.assert_allclose(encoder.scale, np.nanstd(values, 0), rtol=1e-9)
+
+
+ARRAYS = ["npy", "npz", "h5", "hdf5 group", "memmap", "torch dataset", "torch loader", "list column"]
+
+
+def as_source(folder, kind):
+    """X and Y as (X, y) arguments of fit."""
+    if kind == "npy":
+        np.save(folder / "x.npy", X), np.save(folder / "y.npy", Y)
+        return folder / "x.npy", str(folder / "y.npy")
+    if kind == "npz":
+        np.savez(folder / "d.npz", X=X, y=Y)
+        return folder / "d.npz", None
+    if kind in ("h5", "hdf5 group"):
+        with h5py.File(folder / "d.h5", "w") as file:
+            file.create_dataset("X", data=X, chunks=(100, 4), compression="gzip")
+            file.create_dataset("y", data=Y)
+        return (folder / "d.h5" if kind == "h5" else h5py.File(folder / "d.h5", "r")), None
+    if kind == "memmap":
+        np.save(folder / "x.npy", X)
+        return np.load(folder / "x.npy", mmap_mode="r"), Y
+    if kind == "list column":
+        return pa.table({"X": pa.FixedSizeListArray.from_arrays(X.reshape(-1), 4), "y": Y}), "y"
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    return (dataset if kind == "torch dataset" else torch.utils.data.DataLoader(dataset, batch_size=77)), None
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_every_kind_of_array_is_used_as_it_is(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("kernelmill.data.tables.LARGE_MAP", 0)
+    rows, target = as_source(tmp_path, kind)
+    model = KernelRegressor(**SETTINGS).fit(rows, target)
+    plain = KernelRegressor(**SETTINGS).fit(X, Y)
+    assert model.encoder_ is None and model.n_features_in_ == 4
+    assert torch.equal(model.model_.alpha, plain.model_.alpha)
+    np.testing.assert_array_equal(model.predict(rows), plain.predict(X))
+    np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+
+
+# ---- order, windows, threads -------------------------------------------------------------------------------------------------------
+
+
+def stream(window_rows=400, workers=4, cuts=None, held_out=None):
+    table = ArrayTable({"X": X}, "x")
+    table.cuts = cuts or [*range(0, N, 50), N]
+    return Stream(table, matrix("X", 4, "float32"), window_rows * 16, held_out, workers)
+
+
+def visited(source, m=64, epoch=0, position=0):
+    return torch.cat([batch.rows for batch in source.batches(m, epoch, position)])
+
+
+@pytest.mark.parametrize("keep", [None, torch.arange(0, N, 3)], ids=["all", "some"])
+def test_streamed_rows_are_the_rows(keep):
+    mean = torch.zeros(1, dtype=torch.float64)
+    target = torch.from_numpy(Y)[:, None]
+    streamed = StreamSource(stream(), target, mean=mean, keep=keep, seed=3)
+    held = ArraySource(torch.from_numpy(X), target, mean=mean, keep=keep, seed=3)
+    assert streamed.n == held.n
+    for batch in itertools.chain(streamed.batches(64, 1), streamed.sweep(100)):
+        same = held.take(batch.rows)
+        assert torch.equal(batch.X, same.X) and torch.equal(batch.Y, same.Y) and torch.equal(batch.w, same.w)
+    assert torch.equal(torch.cat([batch.rows for batch in streamed.sweep(100)]), torch.arange(held.n))
+    some = torch.randperm(held.n)[:333]
+    assert torch.equal(streamed.take(some).X, held.take(some).X)
+
+
+def test_the_order_is_random_and_the_same_for_a_seed_whatever_the_workers():
+    target, mean = torch.from_numpy(Y)[:, None], torch.zeros(1, dtype=torch.float64)
+    orders = [visited(StreamSource(stream(workers=workers), target, mean=mean, seed=3), epoch=1) for workers in (1, 2, 7)]
+    assert torch.equal(orders[0], orders[1]) and torch.equal(orders[0], orders[2])
+    assert torch.equal(orders[0].sort().values, torch.arange(N))
+    source = StreamSource(stream(), target, mean=mean, seed=3)
+    assert not torch.equal(visited(source, epoch=2), orders[0])
+    assert not torch.equal(visited(StreamSource(stream(), target, mean=mean, seed=4), epoch=1), orders[0])
+    first = orders[0][:400].double()  # a window has rows of the whole file, mixed
+    assert first.max() - first.min() > 0.6 * N and abs(np.corrcoef(np.arange(400), first)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("position", [0, 64, 640, 2944])
+def test_a_stream_goes_on_at_the_same_batch(position):
+    source = StreamSource(stream(), torch.from_numpy(Y)[:, None], mean=torch.zeros(1, dtype=torch.float64), seed=3)
+    assert torch.equal(visited(source, epoch=1)[position:], visited(source, epoch=1, position=position))
+
+
+def test_windows_hold_what_they_may():
+    sizes = [len(rows) for _, rows in windows([*range(0, N, 50), N], None, 400, torch.Generator().manual_seed(0))]
+    assert sum(sizes) == N and max(sizes) <= 450
+
+
+def test_reading_ahead_passes_errors_on_and_ends_with_its_reader():
+    def broken():
+        yield 1
+        raise OSError("gone")
+
+    items = ahead(broken())
+    assert next(items) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(items)
+    before = threading.active_count()
+    endless = ahead(itertools.count())
+    assert next(endless) == 0
+    endless.close()
+    assert threading.active_count() == before
+
+
+def test_a_streamed_fit_is_as_good_as_one_in_memory(tmp_path):
+    rows = g.normal(size=(40_000, 16)).astype(np.float32)
+    target = np.tanh(rows @ g.normal(size=16)) + 0.1 * g.normal(size=40_000)
+    np.save(tmp_path / "x.npy", rows[:36_000])
+    settings = dict(kernel=kernelmill.kernels.Laplacian(6.0), n_centers=500, solver=EigenPro4(s=400, q=80), epochs=2, random_state=0)
+    held = KernelRegressor(**settings).fit(rows[:36_000], target[:36_000])
+    streamed = KernelRegressor(**settings, memory_budget=str(4_000_000)).fit(tmp_path / "x.npy", target[:36_000])
+    scores = [model.score(rows[36_000:], target[36_000:]) for model in (held, streamed)]
+    assert scores[0] > 0.8 and abs(scores[0] - scores[1]) < 0.01
+    with pytest.raises(InputError, match="keeps every row in memory"):
+        KernelRegressor(kernel="laplacian", solver="eigenpro2", memory_budget="4MB").fit(tmp_path / "x.npy", target[:36_000])
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "two.csv").write_text("a,a,y\n1,2,3\n")
+    (tmp_path / "gap.csv").write_text("a,y\n1,2\n3,\n")
+    (tmp_path / "plain.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "odd.parquet").write_bytes(b"PAR1 not really")
+    np.save(tmp_path / "objects.npy", np.array([{}, None], dtype=object), allow_pickle=True)
+    for path, target, said in [
+        ("none.csv", "y", "does not exist"),
+        ("empty", "y", "empty folder"),
+        ("notes.txt", "y", "ending '.txt'"),
+        ("two.csv", "y", "two columns called 'a'"),
+        ("gap.csv", "y", "1 rows without a target in 'y'"),
+        ("gap.csv", "z", "column of .* is not known"),
+        ("plain.csv", None, "no target was given"),
+        ("odd.parquet", "y", "cannot be read"),
+        ("objects.npy", np.zeros(2), "cannot be read"),
+    ]:
+        with pytest.raises((DataFileError, InputError), match=said):
+            KernelRegressor().fit(tmp_path / path, target)
+
+
+def test_missing_and_infinite_values_are_said():
+    with pytest.raises(DataFileError, match="missing values, in 'b'"):
+        KernelRegressor(columns=Columns(missing="refuse")).fit(FRAME[["a", "b", "price"]], "price")
+    with pytest.raises(DataFileError, match="infinite values in 'a'"):
+        KernelRegressor().fit(FRAME.assign(a=np.inf), "price")
+    model = KernelRegressor(**SETTINGS).fit(FRAME, "price")
+    with pytest.raises(InputError, match="'colour'"):
+        model.predict(FRAME.drop(columns="colour"))
+    with pytest.raises(DataFileError, match="texts in 'a'"):
+        model.predict(FRAME.assign(a="many"))
+
+
+def test_a_csv_column_may_change_its_mind(tmp_path, monkeypatch):
+    """Whole numbers first, broken ones and texts later, beyond the block that types are guessed from."""
+    monkeypatch.setattr("kernelmill.data.tables.CSV_BLOCK", 1000)
+    lines = [f"{i},{i},{i % 7}" for i in range(500)] + ["1.5,x,3"] * 10
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines))
+    for held in (0, 1 << 30):
+        table = opened(tmp_path / "t.csv", held)
+        assert table.fields["a"].kind == "number" and table.fields["b"].kind == "text" and table.n == 510
+        assert table.column("a")[-1] == 1.5 and table.column("b")[-1] == "x"
+
+
+def test_labels_are_as_they_were_written(tmp_path):
+    FRAME.assign(kind=np.arange(N) % 3).to_csv(tmp_path / "t.csv", index=False)
+    model = KernelClassifier(**SETTINGS).fit(tmp_path / "t.csv", "kind")
+    assert model.classes_.dtype == np.int64 and list(model.classes_) == [0, 1, 2]
+    assert list(KernelClassifier(**SETTINGS).fit(tmp_path / "t.csv", "shop").classes_) == sorted(set(SHOP))
+
+
+def test_weights_may_be_a_column(tmp_path):
+    weight = np.arange(N) % 4
+    a = KernelRegressor(**SETTINGS).fit(FRAME.assign(w=weight), "price", "w")
+    b = KernelRegressor(**SETTINGS).fit(FRAME, "price", weight)
+    assert torch.equal(a.model_.alpha, b.model_.alpha)
+
+
+# ---- a stream of chunks --------------------------------------------------------------------------------------------------------------
+
+
+def test_partial_fit_learns_from_every_chunk():
+    rows = g.normal(size=(9000, 3)).astype(np.float32)
+    target = np.sin(3 * rows[:, 0])
+    model = KernelRegressor(kernel=kernelmill.kernels.Laplacian(2.0), n_centers=300, random_state=0)
+    scores = []
+    for i in range(0, 8000, 1000):
+        model.partial_fit(rows[i : i + 1000], target[i : i + 1000])
+        scores.append(model.score(rows[8000:], target[8000:]))
+    assert model.rows_seen_ == 8000 and scores[-1] > scores[0] + 0.01
+    before = model.model_.alpha.clone()
+    model.partial_fit(rows[:5], target[:5])  # few rows move it a little
+    assert 0 < (model.model_.alpha - before).norm() < 0.2 * before.norm()
+
+
+def test_partial_fit_of_classes_knows_them_from_the_start():
+    rows = g.normal(size=(6000, 2)).astype(np.float32)
+    label = np.where(rows[:, 0] > 0, "right", "left")
+    model = KernelClassifier(kernel=kernelmill.kernels.Laplacian(2.0), n_centers=200, random_state=0)
+    with pytest.raises(ValueError, match="first call"):
+        model.partial_fit(rows[:10], label[:10])
+    left = np.flatnonzero(label == "left")[:500]
+    model.partial_fit(rows[left], label[left], classes=["right", "left"])
+    assert set(model.predict(rows)) == {"left"}
+    for i in range(0, 5000, 1000):
+        model.partial_fit(rows[i : i + 1000], label[i : i + 1000])
+    assert model.score(rows[5000:], label[5000:]) > 0.93
+    with pytest.raises(InputError, match="'up', which is not among"):
+        model.partial_fit(rows[:2], ["left", "up"])
+
+
+def test_centers_can_be_added():
+    rows = g.uniform(-3, 3, size=(8000, 1)).astype(np.float32)
+    target = np.sin(5 * rows[:, 0])
+    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(0.3), n_centers=8, random_state=0, warm_start=True, solver=EigenPro4())
+    model.fit(rows, target)
+    few, before = model.score(rows, target), model.predict(rows)
+    model.add_centers(np.linspace(-3, 3, 60)[:, None])
+    np.testing.assert_allclose(model.predict(rows), before, atol=1e-3)
+    model.partial_fit(rows, target)
+    assert model.model_.n_centers == 68 and model.score(rows, target) > max(0.9, few + 0.1)
+    model.fit(rows, target)
+    assert model.model_.n_centers == 68 and model.score(rows, target) > 0.9
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------------------------
+
+LIMITED = """
+    import resource, sys
+    import numpy as np
+    import torch
+    import pyarrow, h5py
+    from kernelmill import KernelRegressor, kernels
+    from kernelmill.solvers import EigenPro4
+    folder, rows, extra = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(2)
+    torch.rand(500, 500) @ torch.rand(500, 500)
+    data = lambda name: int([l for l in open("/proc/self/status") if l.startswith(name)][0].split()[1]) * 1024
+    limit = data("VmData") + extra
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    model = KernelRegressor(kernel=kernels.Laplacian(6.0), n_centers=400, solver=EigenPro4(s=300, q=60), epochs=1, random_state=0)
+    model.fit(folder + "/x.npy", folder + "/y.npy")
+    T = np.load(folder + "/test.npz")
+    print(limit, model.score(T["X"], T["y"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path):
+    """RLIMIT_DATA: what the interpreter and its libraries took, and 300 MB. The file is at least twice all of that."""
+    probe = (
+        "import torch, sklearn, pyarrow, kernelmill; print([l for l in open('/proc/self/status') if l.startswith('VmData')][0].split()[1])"
+    )
+    base = int(subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout) * 1024
+    d, extra = 128, 300 << 20
+    rows = int(2.2 * (base + extra) / (4 * d))
+    weights = g.normal(size=d) / d**0.5
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, d))
+    target = np.empty(rows, np.float32)
+    for i in range(0, rows, 100_000):
+        part = np.random.default_rng(i).normal(size=(min(100_000, rows - i), d)).astype(np.float32)
+        file[i : i + len(part)], target[i : i + len(part)] = part, np.tanh(2 * part @ weights)
+    file.flush()
+    np.save(tmp_path / "y.npy", target)
+    part = np.random.default_rng(1).normal(size=(5000, d)).astype(np.float32)
+    np.savez(tmp_path / "test.npz", X=part, y=np.tanh(2 * part @ weights))
+    settings = [str(tmp_path), str(rows), str(extra)]
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(LIMITED), *settings], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    limit, score = done.stdout.split()
+    assert os.path.getsize(tmp_path / "x.npy") >= 2 * int(limit)
+    held = KernelRegressor(
+        kernel=kernelmill.kernels.Laplacian(6.0), n_centers=400, solver=EigenPro4(s=300, q=60), epochs=1, random_state=0
+    ).fit(np.asarray(file), target)
+    assert abs(float(score) - held.score(part, np.tanh(2 * part @ weights))) < 0.01
