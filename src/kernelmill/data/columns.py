@@ -123,19 +123,23 @@ class Encoder:
         fields_ = table.read(self.inputs, start, stop)
         if self.plain and len(self.numbers) == 1:
             values = fields_[self.numbers[0]].astype(self.dtype, copy=False)
-            _finite(values, numbered(self.numbers, self.widths), table.where)
+            if not _clean(values):
+                _finite(values, numbered(self.numbers, self.widths), table.where)
             return np.ascontiguousarray(values)
         out = np.empty((stop - start, self.d), self.dtype)
         k = len(self.shift)
         if self.numbers:
-            values = np.concatenate([fields_[name] for name in self.numbers], axis=1)
-            lost = np.isnan(values)
+            values = joined([fields_[name] for name in self.numbers])
             columns = numbered(self.numbers, self.widths)
-            if self.missing == "refuse" and lost.any():
-                _refuse(lost.sum(0), columns, table.where)
-            _finite(np.where(lost, 0, values), columns, table.where)
-            out[:, :k] = np.where(lost, 0, (values - self.shift) / self.scale)
-            out[:, k : k + len(self.flagged)] = lost[:, self.flagged]
+            lost = None if _clean(values) else np.isnan(values)
+            if lost is not None:
+                if self.missing == "refuse" and lost.any():
+                    _refuse(lost.sum(0), columns, table.where)
+                _finite(np.where(lost, 0, values), columns, table.where)
+            centered = values - self.shift
+            np.divide(centered, self.scale, out=centered)
+            out[:, :k] = centered if lost is None else np.where(lost, 0, centered)
+            out[:, k : k + len(self.flagged)] = 0 if lost is None else lost[:, self.flagged]
             k += len(self.flagged)
         fold = None
         if training:
@@ -200,20 +204,21 @@ def learn(columns: Columns, table: Table, skip: list[str], Y: np.ndarray, train:
     numbers = [name for name in names if name not in texts]
     widths = [table.fields[name].width for name in numbers]
     moments, counts, kind = _Moments(sum(widths)), {name: _Counts() for name in texts}, None
+    lone = len(numbers) == 1 and not texts and widths[0] > 1
+    standardise = not lone if columns.standardise is None else columns.standardise
     for a, b in itertools.pairwise(table.cuts):
         block, inside = table.read(names, a, b), train[a:b]
         if numbers:
-            values = block[numbers[0]] if len(numbers) == 1 else np.concatenate([block[name] for name in numbers], axis=1)
+            values = joined([block[name] for name in numbers])
             kind = kind or values.dtype
-            _finite(np.where(np.isnan(values), 0, values), numbered(numbers, widths), table.where)
-            moments.add(values[inside])
+            if not _clean(values):
+                _finite(np.where(np.isnan(values), 0, values), numbered(numbers, widths), table.where)
+            moments.add(values if inside.all() else values[inside])
         for name, found in counts.items():
             found.add(_texts(block[name])[inside])
     lost = moments.rows - moments.count
     if columns.missing == "refuse" and lost.any():
         _refuse(lost, numbered(numbers, widths), table.where)
-    lone = len(numbers) == 1 and not texts and widths[0] > 1
-    standardise = not lone if columns.standardise is None else columns.standardise
     empty = moments.count == 0
     mean, spread = np.where(empty, 0, moments.mean), np.where(empty, 0, moments.deviation)
     usual = np.where(spread > 1e-12 * np.maximum(np.abs(mean), 1e-300), spread, 1.0)
@@ -243,11 +248,15 @@ class _Moments:
         self.rows, self.count, self.mean, self._squares = 0, np.zeros(d), np.zeros(d), np.zeros(d)
 
     def add(self, values: np.ndarray) -> None:
-        lost = np.isnan(values)
-        count = len(values) - lost.sum(0)
-        values = values.astype(np.float64)
-        mean = np.where(lost, 0, values).sum(0) / np.maximum(count, 1)
-        squares = (np.where(lost, 0, values - mean) ** 2).sum(0)
+        mean = values.mean(0, dtype=np.float64) if len(values) else self.mean
+        if np.isfinite(mean).all():
+            count = np.full(len(mean), float(len(values)))
+            squares = np.einsum("ij,ij->j", centered := values - mean, centered)
+        else:
+            lost = np.isnan(values)
+            count = len(values) - lost.sum(0)
+            mean = np.where(lost, 0, values).sum(0, dtype=np.float64) / np.maximum(count, 1)
+            squares = (np.where(lost, 0, values - mean) ** 2).sum(0)
         total = np.maximum(self.count + count, 1)
         shift = mean - self.mean
         self._squares += squares + shift**2 * self.count * count / total
@@ -322,6 +331,10 @@ def hashed(texts: np.ndarray, width: int) -> np.ndarray:
     return out
 
 
+def joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
 def numbered(names: list[str], widths: list[int]) -> list[str]:
     return [name if width == 1 else f"{name}[{i}]" for name, width in zip(names, widths, strict=True) for i in range(width)]
 
@@ -340,12 +353,21 @@ def _texts(values: np.ndarray) -> np.ndarray:
     return np.array(column, dtype=object)
 
 
+def _largest(values: np.ndarray) -> float:
+    return 1e-3 * float(np.finfo(max(values.dtype, np.dtype(np.float32))).max) ** 0.5
+
+
+def _clean(values: np.ndarray) -> bool:
+    """Whether every value is there, finite and of a usable size: two passes, and no copy. Where not, `_finite` says what is wrong."""
+    return not values.size or bool(values.max() <= _largest(values) and values.min() >= -_largest(values))
+
+
 def _finite(values: np.ndarray, names: list[str], where: str) -> None:
     if not np.isfinite(values).all():
         bad = np.flatnonzero(~np.isfinite(values).all(0))
         what = "infinite values" if not np.isnan(values).any() else "missing or infinite values"
         raise DataFileError(f"{where} has {what} in {_listed(names, bad)}; mend or drop them.")
-    limit = 1e-3 * float(np.finfo(max(values.dtype, np.dtype(np.float32))).max) ** 0.5
+    limit = _largest(values)
     if values.size and np.abs(values).max() > limit:
         bad = np.flatnonzero(np.abs(values).max(0) > limit)
         raise DataFileError(f"{where} has values above {limit:.0e} in {_listed(names, bad)}, whose squares overflow; rescale them first.")

@@ -149,7 +149,7 @@ class KernelEstimator(BaseEstimator):
         size = X.nbytes + y.nbytes
         streamed = isinstance(X, Stream)
         if isinstance(X, Stream) and device == "cpu":
-            budget -= 3 * X.window_bytes
+            budget = max(1 << 20, budget - 3 * X.window_bytes)
         elif self.encoder_ is not None and device == "cpu":
             budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
         if device.startswith("cuda") and not X.is_cuda and not streamed and self.epochs != 1 and size <= budget // 3:
@@ -343,8 +343,7 @@ class KernelEstimator(BaseEstimator):
         passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state")
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in passing}
         sizes = {"rows": source.n, "features": source.d, "outputs": source.c}
-        some = source.take(torch.linspace(0, source.n - 1, min(source.n, 64), dtype=torch.float64).long()).X
-        return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], some)
+        return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], source.some(64).X)
 
     def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
         """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""

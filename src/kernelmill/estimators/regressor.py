@@ -95,6 +95,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             y = (y.float() if y.dtype in (torch.bfloat16, torch.float16) else y).numpy()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
+        if getattr(getattr(y, "dtype", None), "kind", "O") in "US":
+            first = next((value for value in y.ravel().tolist() if not _is_number(value)), y.ravel()[0])
+            raise InputError(
+                f"y holds texts, such as {str(first)!r}, expected numbers; use KernelClassifier for labels, or mend the column."
+            )
         y = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
@@ -130,3 +135,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         answers = [answer[:, 0] if self.y_ndim_ == 1 else answer for answer in answers]
         answers = answers if isinstance(X, Tensor) else [answer.cpu().numpy() for answer in answers]
         return tuple(answers) if return_std else answers[0]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

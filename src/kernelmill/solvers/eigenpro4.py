@@ -120,7 +120,7 @@ class EigenPro4(Solver):
 def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> bool:
     """Whether the final weights predict some of the rows no worse than zero would: the last cycle has no next one to show it."""
     K = setup.K
-    rows = source.take(torch.linspace(0, source.n - 1, min(source.n, 1000), dtype=torch.float64).long())
+    rows = source.some(1000)
     e = comm.all_sum(K.matmul(K.points(rows.X), setup.Z, state.alpha)) - rows.Y.to(state.alpha)
     w = rows.w.to(e)[:, None]
     expected = max(state.energy, ((w * rows.Y.to(e) ** 2).sum() / w.sum()).item())
