@@ -15,7 +15,7 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
 def test_examples_of_the_readme_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = code_blocks(ROOT / page)
@@ -74,7 +74,7 @@ def test_it_runs_without_triton():
 
 
 def test_pages_that_are_promised_exist():
-    for page in ("NOTATION.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/algorithm.md", "docs/gpu.md", "docs/solvers.md"):
+    for page in ("NOTATION.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/algorithm.md", "docs/gpu.md", "docs/solvers.md", "docs/data.md"):
         assert (ROOT / page).stat().st_size > 500
     notation = (ROOT / "NOTATION.md").read_text()
     for born in set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", notation)):

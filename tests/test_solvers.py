@@ -190,7 +190,7 @@ def test_lambda_top_and_k_are_the_dense_ones():
     setup, _ = setup_room.measured(problem.kernel, problem.source, problem.Z, problem.plan(EigenPro4(s=60, q=10)), Alone(),
                                    torch.Generator().manual_seed(0), None, None)  # fmt: skip
     X = setup.K.points(problem.X)
-    w = torch.rand(500, dtype=torch.float64) + 0.5
+    w = torch.rand(500, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
     spectrum = fresh_spectrum(setup.K, setup.F, setup.X_s, X, w, torch.Generator().manual_seed(0))
     Q = setup.K.dense(X, setup.X_s) @ setup.F
     G = w.sqrt()[:, None] * (setup.K.dense(X, X) - Q @ Q.T) * w.sqrt()
