@@ -189,3 +189,37 @@ def test_classes_on_the_gpu_are_scored_there(data):
     X, y = data
     model = fit(X, y)
     assert model.score(X.cuda(), y.cuda(), torch.ones(len(y)).cuda()) == model.score(X, y)
+
+
+def test_rows_in_a_file_are_streamed_to_the_gpu(tmp_path, monkeypatch, data):
+    X, y = data
+    T, t = task(seed=1)
+    np.save(tmp_path / "x.npy", X.numpy())
+    held = fit(X, y, epochs=2)
+    monkeypatch.setattr(KernelClassifier, "_host_bytes", lambda self: 4_000_000)
+    streamed = fit(tmp_path / "x.npy", y.numpy(), epochs=2)
+    scores = [(model.predict(T).cpu() == t).double().mean().item() for model in (held, streamed)]
+    assert streamed.plan_.device == "cuda" and abs(scores[0] - scores[1]) < 0.01
+
+
+def test_a_run_goes_on_on_the_gpu(tmp_path, data):
+    X, y = data
+    seen = []
+    run = dict(checkpoint=tmp_path, checkpoint_every=0, epochs=2, solver=EigenPro4(projection="carried", m=512, T=4))
+    fit(X, y, **run, callbacks=lambda event: seen.append(event) or len(seen) == 6)
+    done = fit(X, y, **run, resume=True)
+    whole = fit(X, y, epochs=2, solver=run["solver"])
+    assert done.n_iter_ == 2 and len(seen) == 7
+    torch.testing.assert_close(done.decision_function(X[:500]), whole.decision_function(X[:500]), rtol=0, atol=1e-3)
+
+
+def test_chunks_are_learned_on_the_gpu(data):
+    X, y = data
+    T, t = task(seed=1)
+    model = KernelClassifier(kernel=kernels.Laplacian(10.0), n_centers=2000, random_state=0)
+    for i in range(0, 20_000, 5000):
+        model.partial_fit(X[i : i + 5000], y[i : i + 5000], classes=range(10))
+        first = model.score(T, t) if i == 0 else first  # noqa: F821
+    model.add_centers(X[:100])
+    model.partial_fit(X[:5000].cuda(), y[:5000])
+    assert model.model_.alpha.is_cuda and model.score(T, t) > first

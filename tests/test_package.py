@@ -74,7 +74,16 @@ def test_it_runs_without_triton():
 
 
 def test_pages_that_are_promised_exist():
-    for page in ("NOTATION.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/algorithm.md", "docs/gpu.md", "docs/solvers.md", "docs/data.md"):
+    for page in (
+        "NOTATION.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "docs/algorithm.md",
+        "docs/gpu.md",
+        "docs/solvers.md",
+        "docs/data.md",
+    ):
         assert (ROOT / page).stat().st_size > 500
     notation = (ROOT / "NOTATION.md").read_text()
     for born in set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", notation)):
