@@ -37,7 +37,7 @@ from .watch import Watch
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
-FADING = 0.25  # with which power of its share of all rows seen the step of a chunk falls (docs/data.md)
+FADING = 0.5  # with which power of its share of all rows seen the step of a chunk falls (docs/data.md)
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
