@@ -194,7 +194,7 @@ def as_source(folder, kind):
 
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_every_kind_of_array_is_used_as_it_is(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("kernelmill.data.tables.LARGE_MAP", 0)
+    monkeypatch.setattr("kernelmill.data.files.LARGE_MAP", 0)
     rows, target = as_source(tmp_path, kind)
     model = KernelRegressor(**SETTINGS).fit(rows, target)
     plain = KernelRegressor(**SETTINGS).fit(X, Y)
@@ -324,7 +324,7 @@ def test_missing_and_infinite_values_are_said():
 
 def test_a_csv_column_may_change_its_mind(tmp_path, monkeypatch):
     """Whole numbers first, broken ones and texts later, beyond the block that types are guessed from."""
-    monkeypatch.setattr("kernelmill.data.tables.CSV_BLOCK", 1000)
+    monkeypatch.setattr("kernelmill.data.files.CSV_BLOCK", 1000)
     lines = [f"{i},{i},{i % 7}" for i in range(500)] + ["1.5,x,3"] * 10
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines))
     for held in (0, 1 << 30):

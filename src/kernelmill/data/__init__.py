@@ -1,9 +1,10 @@
 """Where (X, y) comes from: arrays in memory, and tables in files that are streamed, encoded and prefetched."""
 
 from .columns import Columns, Encoder, learn, matrix
+from .files import is_table, opened
 from .source import ArraySource, Batch, Source, StreamSource, copied_ahead, source_of
 from .stream import Stream
-from .tables import Table, is_table, opened
+from .tables import Table
 
 __all__ = [
     "ArraySource",

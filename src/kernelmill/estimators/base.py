@@ -30,6 +30,7 @@ from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_au
 from ..rates import measure
 from ..runs import Run, drawn, seconds_of, state_of
 from ..runs import identity as run_identity
+from .partial import grown, learned, more_plan
 from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, too_large
 from .tables import Given, as_table, given, pieces, to_open
 from .watch import Watch
@@ -37,7 +38,6 @@ from .watch import Watch
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
-FADING = 0.5  # with which power of its share of all rows seen the step of a chunk falls (docs/data.md)
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
@@ -272,68 +272,30 @@ class KernelEstimator(BaseEstimator):
             )
         return self
 
-    # ---- going on ----------------------------------------------------------------------------------------------------------
-
-    def _partial(self, X: Tensor, y: Tensor, w: Tensor) -> None:
-        """One pass over new rows from the weights as they are. The kernel, the centers and what was taken off the targets stay."""
-        model = self.model_
-        if model.uncertainty is not None:
-            raise InputError("partial_fit cannot go on with a Gaussian process; fit it again with all rows.")
-        solver = self.solver if isinstance(self.solver, solvers.EigenPro4) else solvers.EigenPro4()
-        device, seed = str(model.alpha.device), int(self._random().randint(2**31 - 1)) + self.rows_seen_
-        generator, n, p = torch.Generator().manual_seed(seed), len(X), model.n_centers
-        scale, seen = w.mean().item(), self.rows_seen_ + len(X)
-        budget = parse_bytes(self.memory_budget, device)
-        source = source_of(X, y, mean=model.intercept.cpu().to(torch.float64), w=w / scale, seed=seed, device=device)
-        base = Plan(
-            "eigenpro4",
-            n,
-            X.shape[1],
-            model.alpha.shape[1],
-            p,
-            precision=model.precision,
-            device=device,
-            x_bytes=X.dtype.itemsize,
-            seed=seed,
-            epochs=1,
-            ridge=self.ridge_ / scale * n / seen,
-            tile_bytes=tile_bytes(budget, device),
-            budget=budget,
-        )
-        order = torch.randperm(p, generator=generator).to(device)
-        plan = solvers.predicted(solver, base)
-        alpha = model.alpha[order].to(plan.torch_dtype)
-        # As the stream goes on a chunk is a smaller part of all that was seen, and may move the weights less.
-        state = solvers.State(plan, alpha, torch.zeros_like(alpha), step_scale=(n / seen) ** FADING)
-        watch = Watch(self, solver, model.kernel, model.Z[order], model.intercept, None, plan)
-        state = solver.solve(model.kernel, source, model.Z[order], plan, Alone(), generator, watch, state)
-        alpha = torch.empty_like(state.alpha).index_copy_(0, order, state.alpha)
-        self.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept, model.tile_bytes, model.precision)
-        self.history_, self.rows_seen_, self.n_iter_ = [*self.history_, *watch.history], seen, self.n_iter_ + 1
-
     def add_centers(self, Z: Any) -> Any:
         """More centers for a fitted model: rows as `predict` takes them. Predictions stay as they are until `partial_fit`, or `fit` with
         warm_start=True, gives the new ones weights."""
         check_is_fitted(self, "model_")
-        model = self.model_
-        if model.uncertainty is not None:
-            raise InputError("a Gaussian process cannot take more centers; fit it again.")
-        rows = self._through(Z, lambda X: X).to(model.Z.device, model.Z.dtype)
-        alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
-        Z = torch.cat([model.Z, rows])
-        self.model_ = KernelModel(model.kernel, Z, alpha, model.intercept, model.tile_bytes, model.precision)
+        self.model_ = grown(self.model_, self._through(Z, lambda X: X))
         return self
+
+    def _partial(self, X: Tensor, y: Tensor, w: Tensor) -> None:
+        """One pass over new rows from the weights as they are."""
+        solver = self.solver if isinstance(self.solver, solvers.EigenPro4) else solvers.EigenPro4()
+        plan = more_plan(self.model_, X, w, self.ridge_, self.rows_seen_, int(self._random().randint(2**31 - 1)), self.memory_budget)
+        watch = Watch(self, solver, self.model_.kernel, self.model_.Z, self.model_.intercept, None, plan)
+        self.model_ = learned(self.model_, solver, plan, X, y, w, self.rows_seen_, watch)
+        self.history_, self.n_iter_ = [*self.history_, *watch.history], self.n_iter_ + 1
+        self.rows_seen_ += len(X)
 
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
-        if to_open(X, y) or self.encoder_ is not None:
-            if to_open(X, y):
-                table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
-                X = table.table
-            return self._through(X, lambda features: features), y, sample_weight
-        return self._check_X(X, reset=False), y, sample_weight
-
-    # ---- fit, piece by piece ------------------------------------------------------------------------------------------------
+        if to_open(X, y):
+            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
+            X = table.table
+        elif self.encoder_ is None:
+            return self._check_X(X, reset=False), y, sample_weight
+        return self._through(X, lambda features: features), y, sample_weight
 
     def _random(self) -> np.random.RandomState:
         """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it goes on."""
