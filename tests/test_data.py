@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
@@ -410,14 +411,15 @@ LIMITED = """
     limit = data("VmData") + extra
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model = KernelRegressor(kernel=kernels.Laplacian(6.0), n_centers=400, solver=EigenPro4(s=300, q=60), epochs=1, random_state=0)
-    model.fit(folder + "/x.npy", folder + "/y.npy")
+    model.fit(folder + "/" + sys.argv[4], "y" if sys.argv[4] != "x.npy" else folder + "/y.npy")
     T = np.load(folder + "/test.npz")
     print(limit, model.score(T["X"], T["y"]))
 """
 
 
 @pytest.mark.slow
-def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path):
+@pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.parquet"])
+def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path, name):
     """RLIMIT_DATA: what the interpreter and its libraries took, and 300 MB. The file is at least twice all of that."""
     probe = (
         "import torch, sklearn, pyarrow, kernelmill; print([l for l in open('/proc/self/status') if l.startswith('VmData')][0].split()[1])"
@@ -433,14 +435,166 @@ def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path):
         file[i : i + len(part)], target[i : i + len(part)] = part, np.tanh(2 * part @ weights)
     file.flush()
     np.save(tmp_path / "y.npy", target)
+    if name == "x.h5":
+        with h5py.File(tmp_path / name, "w") as h5:
+            h5.create_dataset("X", data=file, chunks=(4096, d))
+            h5["y"] = target
+    elif name == "x.parquet":  # with row groups as large as pyarrow makes them
+        kind = pa.schema([("X", pa.list_(pa.float32(), d)), ("y", pa.float32())])
+        with pq.ParquetWriter(tmp_path / name, kind, compression="none", use_dictionary=False) as writer:
+            for i in range(0, rows, 1 << 20):
+                block = np.asarray(file[i : i + (1 << 20)]).reshape(-1)
+                writer.write_table(pa.table([pa.FixedSizeListArray.from_arrays(block, d), target[i : i + (1 << 20)]], schema=kind))
     part = np.random.default_rng(1).normal(size=(5000, d)).astype(np.float32)
     np.savez(tmp_path / "test.npz", X=part, y=np.tanh(2 * part @ weights))
-    settings = [str(tmp_path), str(rows), str(extra)]
+    settings = [str(tmp_path), str(rows), str(extra), name]
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(LIMITED), *settings], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     limit, score = done.stdout.split()
-    assert os.path.getsize(tmp_path / "x.npy") >= 2 * int(limit)
+    assert os.path.getsize(tmp_path / name) >= 2 * int(limit)
     held = KernelRegressor(
         kernel=kernelmill.kernels.Laplacian(6.0), n_centers=400, solver=EigenPro4(s=300, q=60), epochs=1, random_state=0
     ).fit(np.asarray(file), target)
     assert abs(float(score) - held.score(part, np.tanh(2 * part @ weights))) < 0.01
+
+
+# ---- inputs that once went wrong -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_in_a_regular_order_are_encoded_as_others():
+    """50 shops in turn: folds by the row number itself would put each shop into one fold."""
+    shop = np.array([f"s{i}" for i in np.arange(N) % 50], dtype=object)
+    effect = g.normal(size=50)[np.arange(N) % 50]
+    model = KernelRegressor(**SETTINGS).fit({"shop": shop, "x": X[:, 0]}, effect + 0.1 * X[:, 0])
+    assert model.score({"shop": shop, "x": X[:, 0]}, effect + 0.1 * X[:, 0]) > 0.95
+
+
+def test_a_model_of_a_matrix_finds_its_own_again(tmp_path):
+    np.savez(tmp_path / "d.npz", A=g.normal(size=(N, 4)), X=X, Y=g.normal(size=(N, 4)), t=X[:, 0])
+    model = KernelRegressor(**SETTINGS, columns=Columns(features=["X"])).fit(tmp_path / "d.npz", "t")
+    model.save(tmp_path / "m")
+    for found in (model, kernelmill.load(tmp_path / "m")):
+        np.testing.assert_array_equal(found.predict(tmp_path / "d.npz"), model.predict(X))
+    plain = KernelRegressor(**SETTINGS).fit(X, X[:, 0])
+    with pytest.raises(InputError, match="3 matrices of 4 features"):
+        plain.predict(tmp_path / "d.npz")
+
+
+def test_arrays_have_the_columns_in_the_order_of_the_table():
+    frame = pd.DataFrame({"zip": np.arange(N) % 7, "x": X[:, 0], "kind": SHOP})
+    model = KernelRegressor(**SETTINGS, columns=Columns(categorical=["zip"])).fit(frame, frame["zip"] + frame["x"])
+    assert list(model.feature_names_in_) == ["zip", "x", "kind"]
+    np.testing.assert_allclose(model.predict(frame.to_numpy()), model.predict(frame), rtol=1e-6)
+
+
+def test_categories_are_texts_in_every_file(tmp_path):
+    code = np.array(["01", "02", "03", "A1"], dtype=object)[np.arange(N) % 4]
+    pd.DataFrame({"code": code, "y": np.arange(N) % 4}).to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "new.csv").write_text("code\n01\n02\n03\n")
+    model = KernelRegressor(**SETTINGS).fit(tmp_path / "t.csv", "y")
+    np.testing.assert_allclose(model.predict(tmp_path / "new.csv"), [0, 1, 2], atol=0.2)
+
+
+def test_a_warm_start_keeps_the_encoder():
+    model = KernelRegressor(**{**SETTINGS, "solver": EigenPro4(s=100, q=20)}, warm_start=True).fit(FRAME, "price")
+    before = model.score(FRAME, "price")
+    shift = model.encoder_.shift.copy()
+    model.fit(FRAME.assign(a=FRAME["a"] * 100 + 1000), "price")
+    assert (model.encoder_.shift == shift).all() and before > 0.5
+
+
+def test_columns_count_for_frames_of_numbers_and_are_refused_for_arrays():
+    frame = pd.DataFrame({"zip": np.arange(N) % 7, "x": X[:, 0]})
+    model = KernelRegressor(**SETTINGS, columns=Columns(categorical=["zip"])).fit(frame, Y)
+    assert model.encoder_.names[0] == "x" and len(model.encoder_.names) == 8
+    with pytest.raises(InputError, match="X is an array"):
+        KernelRegressor(columns=Columns()).fit(X, Y)
+    with pytest.raises(InputError, match="expected kernelmill"):
+        KernelRegressor(columns="all").fit(FRAME, "price")
+
+
+def test_what_cannot_be_a_feature_is_said(tmp_path):
+    table = pa.table({"a": X[:, 0], "b": [b"x", b"\xe9"] * (N // 2), "c": [{"d": 1}] * N, "y": Y})
+    with pytest.warns(UserWarning, match="'c' cannot be features"):
+        model = KernelRegressor(**SETTINGS).fit(table, "y")
+    assert model.encoder_.names[:2] == ["a", "b: x"]
+
+
+def test_shards_may_differ_as_pandas_writes_them(tmp_path):
+    for folder, kind in ((tmp_path / "p", "parquet"), (tmp_path / "c", "csv")):
+        folder.mkdir()
+        parts = [
+            pd.DataFrame({"a": [1, 2, 3] * 10, "t": [None] * 30, "y": np.arange(30.0)}),
+            pd.DataFrame({"a": [1.5, np.nan, 3] * 10, "t": ["u", "v", None] * 10, "y": np.arange(30.0)}),
+        ]
+        for i, part in enumerate(parts):
+            part.to_parquet(folder / f"{i}.parquet") if kind == "parquet" else part.to_csv(folder / f"{i}.csv", index=False)
+        (folder / "README.md").write_text("notes")
+        model = KernelRegressor(kernel=kernelmill.kernels.Laplacian(3.0), ridge=0.1).fit(folder, "y")
+        assert model.encoder_.names == ["a", "a is missing", "t: u", "t: v", "t: missing"]
+
+
+def test_question_marks_are_missing_values(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{'?' if i % 9 == 0 else i},{i % 5}" for i in range(200)))
+    assert opened(tmp_path / "t.csv", 1 << 20).fields["a"].kind == "number"
+
+
+def test_large_whole_numbers_are_labels_of_their_own():
+    for labels in ({"k": 2**60 + np.arange(N) % 4, "X": X}, pa.table({"k": 2**60 + np.arange(N) % 4, "x": X[:, 0]})):
+        assert len(KernelClassifier(**SETTINGS).fit(labels, "k").classes_) == 4
+
+
+def test_a_loader_that_shuffles_cannot_be_predicted():
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    model = KernelRegressor(**SETTINGS).fit(torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True))
+    with pytest.raises(InputError, match="shuffles"):
+        model.predict(torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True))
+    assert len(model.predict(torch.utils.data.DataLoader(torch.from_numpy(X), batch_size=100))) == N
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was(from_frame):
+    with pytest.raises(InputError):
+        from_frame.fit(FRAME, "typo")
+    assert len(from_frame.predict(FRAME)) == N
+    with pytest.raises(InputError, match="2 columns"):
+        from_frame.partial_fit(FRAME, np.stack([Y, Y], 1))
+    assert from_frame.predict(FRAME).shape == (N,)
+
+
+def test_matrices_with_missing_values_are_refused_unless_columns_are_said(tmp_path):
+    holes = X.copy()
+    holes[3, 1] = np.nan
+    np.save(tmp_path / "x.npy", holes)
+    with pytest.raises(DataFileError, match="1 missing values"):
+        KernelRegressor(**SETTINGS).fit(tmp_path / "x.npy", Y)
+    assert KernelRegressor(**SETTINGS, columns=Columns()).fit(tmp_path / "x.npy", Y).encoder_.d == 5
+
+
+def test_partial_fit_goes_on_with_the_square_loss_only():
+    label = (Y > 0).astype(int)
+    for solver in ("pegasos", kernelmill.solvers.Falkon("logistic")):
+        model = KernelClassifier(kernel=kernelmill.kernels.Laplacian(2.0), solver=solver, ridge=1.0, random_state=0)
+        model.partial_fit(X[:300], label[:300], classes=[0, 1])
+        with pytest.raises(InputError, match="square loss"):
+            model.partial_fit(X[:300], label[:300])
+    weighted = KernelClassifier(**{**SETTINGS, "solver": "auto"}, class_weight={0: 1, 1: 50})
+    weighted.partial_fit(X[:500], label[:500], classes=[0, 1])
+    weighted.partial_fit(X[500:2500], label[500:2500])
+    assert weighted.predict(X[2500:]).mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv"])
+def test_large_blocks_of_a_file_are_cut(tmp_path, kind):
+    """One row group, or one batch, of all rows: read in pieces all the same."""
+    table = pa.table({f"x{i}": g.normal(size=60_000) for i in range(20)})
+    path = tmp_path / f"t.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=100_000)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    else:
+        pa.csv.write_csv(table, path)
+    found = opened(path, 1 << 20)
+    assert found.n == 60_000 and max(np.diff(found.cuts)) <= 30_000
+    np.testing.assert_allclose(found.read(["x7"], 29_990, 30_010)["x7"][:, 0], table["x7"].to_numpy()[29_990:30_010])

@@ -19,7 +19,7 @@ from kernelmill.solvers import EigenPro4
 
 SPAWN = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["kernelmill", "test_fuzz"])
-KINDS = ["csv", "parquet", "npy", "npz", "h5", "checkpoint", "model"]
+KINDS = ["csv", "parquet", "arrow", "npy", "npz", "h5", "checkpoint", "model"]
 SETTINGS = dict(kernel=kernels.Laplacian(2.0), n_centers=20, solver=EigenPro4(s=10, q=3, m=10), epochs=2, random_state=0)
 g = np.random.default_rng(0)
 FRAME = pd.DataFrame({"a": g.normal(size=60), "b": g.integers(0, 9, 60), "c": g.choice(["x", "ö", "z"], 60), "y": g.normal(size=60)})
@@ -33,6 +33,8 @@ def original(folder: Path, kind: str) -> list[Path]:
         FRAME.to_csv(path, index=False)
     elif kind == "parquet":
         FRAME.to_parquet(path, row_group_size=25)
+    elif kind == "arrow":
+        FRAME.to_feather(path, compression="uncompressed")
     elif kind == "npy":
         np.save(path, MATRIX)
     elif kind == "npz":

@@ -305,3 +305,74 @@ def test_times_are_said_in_words(every, seconds):
 def test_times_that_are_none_are_refused(every):
     with pytest.raises(InputError, match="checkpoint_every="):
         seconds_of(every)
+
+
+def test_interrupted_at_the_end_of_an_epoch_it_goes_on(tmp_path, whole):
+    def press(event):
+        if event.kind == "projection" and event.rows == 12_000:
+            raise KeyboardInterrupt
+
+    with pytest.warns(Warning, match="interrupted"):
+        model(tmp_path, callbacks=press).fit(X, y)
+    assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
+
+
+def test_folders_of_others_are_left_alone(tmp_path, whole):
+    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
+        (tmp_path / name).mkdir()
+    model(tmp_path, callbacks=stopping_after(9)).fit(X, y)
+    assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
+    assert all((tmp_path / name).exists() for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"))
+
+
+def test_choices_that_found_no_room_are_written_later(tmp_path, whole):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+
+    def free(event):
+        if event.rows > 5000:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        return event.rows > 15_000
+
+    try:
+        with pytest.warns(UserWarning, match="no checkpoint could be written"):
+            model(tmp_path, callbacks=free).fit(X, y)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "choices-1").exists()
+    done = model(tmp_path).fit(X, y)
+    assert torch.equal(done.model_.alpha, whole)
+
+
+def test_a_stream_keeps_its_windows_whatever_memory_is_free(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self: 300_000)
+        want = model().fit(tmp_path / "x.npy", y).model_.alpha
+        model(tmp_path / "run", callbacks=stopping_after(7)).fit(tmp_path / "x.npy", y)
+        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self: 1 << 33)
+        assert torch.equal(model(tmp_path / "run").fit(tmp_path / "x.npy", y).model_.alpha, want)
+
+
+def test_other_weights_are_refused_and_functions_are_known_by_name(tmp_path, stopped):
+    with pytest.raises(CheckpointError, match="weights of checksum"):
+        model(stopped).fit(X, y, sample_weight=np.arange(12_000) % 3 + 1)
+    model(tmp_path / "f", kernel=dots, callbacks=stopping_after(3)).fit(X[:500], y[:500])
+    assert model(tmp_path / "f", kernel=dots).fit(X[:500], y[:500]).n_iter_ == 3
+
+
+def dots(A, B):
+    return (A @ B.T + 1) ** 2
+
+
+def test_a_loaded_model_can_be_gone_on_with(tmp_path):
+    from kernelmill import load
+
+    model(warm_start=True).fit(X, y).save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    again.fit(X, y)
+    again.partial_fit(X[:1000], y[:1000])
+    assert again.score(X, y) > 0.8
+    with pytest.raises(InputError, match="expected the path of a folder"):
+        model(True).fit(X, y)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -20,7 +21,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ log = logging.getLogger("kernelmill")
 FORMAT, VERSION = "kernelmill-run", 1
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WRITING = ".writing-"
+STATE = re.compile(r"checkpoint-\d{6}")
 
 
 def seconds_of(every: Any) -> float:
@@ -59,11 +60,17 @@ def seconds_of(every: Any) -> float:
     return value
 
 
+def folder_of(folder: Any) -> Path:
+    if isinstance(folder, bool) or not isinstance(folder, (str, os.PathLike)):
+        raise InputError(f"checkpoint={folder!r} was given, expected the path of a folder.")
+    return Path(folder).absolute()
+
+
 class Run:
     """One training run's folder. `saved` is the state to go on from, if there is one; `choices` what was decided before."""
 
     def __init__(self, folder: Any, every: Any, resume: bool):
-        self.folder, self._every = Path(folder), seconds_of(every)
+        self.folder, self._every = folder_of(folder), seconds_of(every)
         self.choices: dict[str, Any] | None = None
         self.saved: dict[str, Any] | None = None
         self.terminated = self._asked = self._writing = self._pending = self._warned = False
@@ -83,17 +90,24 @@ class Run:
         for left in self.folder.glob(WRITING + "*"):  # of a run that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
         chosen = sorted(self.folder.glob("choices-*"))
-        states = sorted(self.folder.glob("checkpoint-*"), reverse=True)
+        states = self._states()
         if (chosen or states) and not resume:
             self.close()
             raise InputError(f"checkpoint={str(folder)!r} holds a run already; set resume=True to go on with it, or choose another folder.")
         try:
             self.choices = self._first(chosen)
-            self.saved = self._first(states) if self.choices else None
+            self.saved = self._first(states)
+            if self.saved and not self.choices:
+                raise CheckpointError(f"{str(folder)!r} has checkpoints and not the choices they belong to; choose another folder.")
         except CheckpointError:
             self.close()
             raise
-        self._count = max([int(path.name.split("-")[1]) for path in states if path.name.split("-")[1].isdigit()], default=0)
+        self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
+        self._unwritten: dict[str, Any] | None = None
+
+    def _states(self) -> list[Path]:
+        """This library's own checkpoints, the newest first; other things that are called so are left alone."""
+        return sorted((path for path in self.folder.glob("checkpoint-*") if STATE.fullmatch(path.name)), reverse=True)
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -129,8 +143,8 @@ class Run:
     # ---- writing -----------------------------------------------------------------------------------------------------------------
 
     def write_choices(self, content: dict[str, Any]) -> None:
-        for name in ("choices-1", "choices-2"):
-            self._write(name, content)
+        written = [self._write(name, content) for name in ("choices-1", "choices-2")]
+        self._unwritten = None if any(written) else content
         self.choices = content
 
     def note(self, event: Event, watch: dict[str, Any], enough: bool) -> None:
@@ -146,10 +160,14 @@ class Run:
             self.write(replace(state, stopped=""), watch, event.kind == "end" and (enough or not state.stopped))
 
     def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
+        if self._unwritten:  # a disk that was full has room again, perhaps; a state without its choices is worth nothing
+            self.write_choices(self._unwritten)
+        if self._unwritten:
+            return
         values = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "uncertainty"}
         self._count += 1
         if self._write(f"checkpoint-{self._count:06d}", {"state": values, "watch": watch, "finished": finished}):
-            for old in sorted(self.folder.glob("checkpoint-*"), reverse=True)[2:]:
+            for old in self._states()[2:]:
                 shutil.rmtree(old, ignore_errors=True)
         self._last = time.monotonic()
 
@@ -208,7 +226,7 @@ class Run:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
             if self.terminated:
                 self.close()
                 os.kill(os.getpid(), signal.SIGTERM)  # as it was meant, now that nothing is lost
@@ -247,26 +265,26 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def drawn(folder: Any, resume: bool, random_state: Any) -> int | None:
-    """The random state of the run that is stored there, where the user's own is no fixed number."""
-    if not resume or isinstance(random_state, Integral):
-        return None
-    for path in sorted(Path(folder).glob("choices-*")):
+def peek(folder: Any) -> dict[str, Any]:
+    """What the run that is stored there decided, if there is one: its random state, and how many rows are streamed at a time."""
+    for path in sorted(folder_of(folder).glob("choices-*")):
         try:
-            return int(read(path)["random_state"])
-        except (CheckpointError, KeyError, TypeError, ValueError):
+            return read(path)
+        except CheckpointError:
             continue
-    return None
+    return {}
 
 
-def identity(values: dict[str, Any], y: Tensor, X: Tensor) -> dict[str, str]:
+def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
     """What must be the same for a run to go on: settings as they are written, and checksums of the targets and of some rows."""
     found = {name: _named(value) for name, value in values.items()}
-    return found | {"targets of checksum": _sum(y), "rows of checksum": _sum(X)}
+    return found | {"targets of checksum": _sum(y), "weights of checksum": _sum(w), "rows of checksum": _sum(X)}
 
 
 def _named(value: Any) -> str:
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
     return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else repr(value)
 
 

@@ -1,7 +1,7 @@
 """Where (X, y) comes from: arrays in memory, and tables in files that are streamed, encoded and prefetched."""
 
 from .columns import Columns, Encoder, learn, matrix
-from .files import is_table, opened
+from .files import is_table, opened, shuffled
 from .source import ArraySource, Batch, Source, StreamSource, copied_ahead, source_of
 from .stream import Stream
 from .tables import Table
@@ -20,5 +20,6 @@ __all__ = [
     "learn",
     "matrix",
     "opened",
+    "shuffled",
     "source_of",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, InputError, one_of
+from ..errors import DataFileError, InputError, one_of, warn
 from ..settings import Settings
 from .tables import Table
 
@@ -92,6 +92,7 @@ class Encoder:
     categories: list[Category]
     kind: str  # of the features: "float32", or the matrix's own
     missing: str = "impute"
+    order: list[str] = field(default_factory=list)  # the fields as they stood in the table
 
     @property
     def dtype(self) -> np.dtype:
@@ -105,7 +106,7 @@ class Encoder:
     @property
     def inputs(self) -> list[str]:
         """Names of the fields it reads."""
-        return [*self.numbers, *(category.name for category in self.categories)]
+        return self.order or [*self.numbers, *(category.name for category in self.categories)]
 
     @property
     def d(self) -> int:
@@ -143,7 +144,7 @@ class Encoder:
             k += len(self.flagged)
         fold = None
         if training:
-            fold = np.arange(start, stop) % FOLDS
+            fold = fold_of(np.arange(start, stop))
             fold = fold if held_out is None else np.where(held_out, -1, fold)
         for category in self.categories:
             out[:, k : k + category.width] = category.encode(_texts(fields_[category.name]), fold)
@@ -182,12 +183,15 @@ def matrix(name: str, d: int, kind: str) -> Encoder:
     return Encoder([name], [d], np.zeros(d), np.ones(d), np.empty(0, np.int64), [], kind)
 
 
-def learn(columns: Columns, table: Table, skip: list[str], Y: np.ndarray, train: np.ndarray) -> Encoder:
+def learn(columns: Columns, table: Table, skip: list[str], Y: np.ndarray, train: np.ndarray, said: bool = True) -> Encoder:
     """Fit an encoder on the training rows of a table, by streaming over it.
 
-    skip: fields that are no features (target, weights); Y: (n,) class codes or (n, c) targets; train: (n,) bool.
+    skip: fields that are no features (target, weights); Y: (n,) class codes or (n, c) targets; train: (n,) bool; said: `columns` are the
+    user's own. Where they are not, missing values of a matrix are refused, as an array's are.
     """
     columns.check()
+    if columns.features is None and table.unused:
+        warn(f"{table.where}: {', '.join(map(repr, table.unused[:5]))} cannot be features (nested, or of another kind) and are not used.")
     names = [name for name in table.fields if name not in skip] if columns.features is None else list(columns.features)
     for name in [*names, *(columns.categorical or [])]:
         table.field(name)
@@ -217,7 +221,7 @@ def learn(columns: Columns, table: Table, skip: list[str], Y: np.ndarray, train:
         for name, found in counts.items():
             found.add(_texts(block[name])[inside])
     lost = moments.rows - moments.count
-    if columns.missing == "refuse" and lost.any():
+    if (columns.missing == "refuse" or (lone and not said)) and lost.any():
         _refuse(lost, numbered(numbers, widths), table.where)
     empty = moments.count == 0
     mean, spread = np.where(empty, 0, moments.mean), np.where(empty, 0, moments.deviation)
@@ -233,6 +237,7 @@ def learn(columns: Columns, table: Table, skip: list[str], Y: np.ndarray, train:
         [],
         str(kind) if plain and kind is not None else "float32",
         columns.missing,
+        names,
     )
     encoder.categories = [_category(columns, name, counts[name], Y) for name in texts]
     _by_target([category for category in encoder.categories if category.how == "target"], table, Y, train)
@@ -309,7 +314,7 @@ def _by_target(categories: list[Category], table: Table, Y: np.ndarray, train: n
         inside = np.flatnonzero(train[a:b])
         y = Y[a:b][inside]
         y = (y[:, None] == np.arange(width)).astype(float) if Y.ndim == 1 else (y - middle) / spread
-        fold = (a + inside) % FOLDS
+        fold = fold_of(a + inside)
         block = table.read([c.name for c in categories], a, b)
         for c in categories:
             codes = c.codes(_texts(block[c.name])[inside])
@@ -320,6 +325,12 @@ def _by_target(categories: list[Category], table: Table, Y: np.ndarray, train: n
         mean = total.sum(0) / max(1.0, rows.sum())
         c.table = ((total + PRIOR * mean) / (rows + PRIOR)).astype(np.float32)
         c.folds = ((total - sums[c.name] + PRIOR * mean) / (rows - counts[c.name] + PRIOR)).astype(np.float32)
+
+
+def fold_of(rows: np.ndarray) -> np.ndarray:
+    """A fold for each row number, scattered: rows often come in an order with a period."""
+    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(FOLDS)).astype(np.int64)
 
 
 def hashed(texts: np.ndarray, width: int) -> np.ndarray:
@@ -349,7 +360,10 @@ def _texts(values: np.ndarray) -> np.ndarray:
     """Names: texts as they are, numbers as they would be written."""
     if values.ndim == 1:
         return values
-    column = [None if math.isnan(v) else str(int(v)) if v == int(v) else repr(v) for v in values[:, 0].astype(np.float64).tolist()]
+    column = [
+        None if math.isnan(v) else str(int(v)) if math.isfinite(v) and v == int(v) else repr(v)
+        for v in values[:, 0].astype(np.float64).tolist()
+    ]
     return np.array(column, dtype=object)
 
 

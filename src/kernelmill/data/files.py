@@ -7,9 +7,11 @@ process.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ import numpy as np
 from ..errors import DataFileError, InputError
 from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable
 
+log = logging.getLogger("kernelmill")
+
 SUFFIXES = [".npy", ".npz", ".h5", ".hdf5", ".parquet", ".pq", ".arrow", ".feather", ".csv", ".tsv", ".csv.gz", ".tsv.gz"]
-CSV_BLOCK = 16 << 20
-MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"]  # what stands for a missing value in a CSV file
+CSV_BLOCK = 4 << 20
+MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?"]  # missing values of a CSV file
 LARGE_MAP = 16 << 20  # bytes from which a memmap is read piece by piece; smaller ones are arrays like others
 
 
@@ -30,15 +34,15 @@ def is_table(X: Any) -> bool:
     return large or isinstance(X, (str, os.PathLike, Table)) or _is_arrow(X) or _is_torch(X) or _is_hdf5(X)
 
 
-def opened(X: Any, in_memory: int) -> Table:
-    """The table that X is or names. Of data that can only be read from front to back, up to `in_memory` bytes are held, more go to a
-    temporary file."""
+def opened(X: Any, in_memory: int, texts: Sequence[str] = ()) -> Table:
+    """The table that X is or names. Of data that can only be read from front to back, or in large blocks, up to `in_memory` bytes are
+    held, more go to a temporary file. `texts`: columns of a CSV file that are texts, whatever they look like."""
     if isinstance(X, Table):
         return X
     if isinstance(X, (str, os.PathLike)):
-        return _path(Path(X), in_memory)
+        return _path(Path(X), in_memory, texts)
     if _is_arrow(X):
-        return _arrow(X)
+        return _arrow(X, in_memory)
     if _is_hdf5(X):
         return _hdf5(X, f"the HDF5 group {X.name!r}") if hasattr(X, "keys") else ArrayTable({"X": X}, f"the HDF5 dataset {X.name!r}")
     if _is_torch(X):
@@ -51,8 +55,15 @@ def opened(X: Any, in_memory: int) -> Table:
         pa = need("pyarrow")
         with readable("the data frame"):
             table = pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else X.to_arrow()
-        return _arrow(table)
+        return _arrow(table, in_memory)
     raise InputError(f"a {type(X).__name__} was given as data, expected an array, a table, or the path of a file or folder.")
+
+
+def shuffled(X: Any) -> bool:
+    """Whether a torch loader gives its rows in another order than its dataset's, or not all of them."""
+    from torch.utils.data import DataLoader, RandomSampler
+
+    return isinstance(X, DataLoader) and (isinstance(X.sampler, RandomSampler) or bool(X.drop_last))
 
 
 def need(package: str) -> Any:
@@ -78,11 +89,11 @@ def _is_torch(X: Any) -> bool:
     return isinstance(X, (Dataset, DataLoader))
 
 
-def _path(path: Path, in_memory: int) -> Table:
+def _path(path: Path, in_memory: int, texts: Sequence[str] = ()) -> Table:
     where = repr(str(path))
     with readable(where):
         if path.is_dir():
-            return _folder(path, in_memory)
+            return _folder(path, in_memory, texts)
         if not path.exists():
             raise FileNotFoundError
         suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
@@ -93,67 +104,99 @@ def _path(path: Path, in_memory: int) -> Table:
         if suffix in (".h5", ".hdf5"):
             return _hdf5(need("h5py").File(path, "r"), where)
         if suffix in (".parquet", ".pq"):
-            need("pyarrow.dataset")
-            return _dataset(need("pyarrow.dataset").dataset(path, format="parquet"), where)
+            return _dataset(need("pyarrow.dataset").dataset(path, format="parquet"), where, in_memory)
         if suffix in (".arrow", ".feather"):
-            return _ipc(need("pyarrow").memory_map(str(path)), where)
+            return _ipc(need("pyarrow").memory_map(str(path)), where, in_memory, check=True)
         if suffix in (".csv", ".tsv", ".csv.gz", ".tsv.gz"):
-            return _csv(path, where, in_memory)
+            return _csv(path, where, in_memory, texts)
     raise InputError(f"{where} has the ending {suffix!r}, expected one of {', '.join(SUFFIXES)}.")
 
 
-def _folder(path: Path, in_memory: int) -> Table:
-    """All files of a folder, one below the other in the order of their names; folders named like "year=2020" are columns of Parquet."""
+def _folder(path: Path, in_memory: int, texts: Sequence[str]) -> Table:
+    """All data files of a folder, one below the other in the order of their names; "year=2020" folders are columns of Parquet."""
     files = sorted(p for p in path.rglob("*") if p.is_file() and not any(q.startswith((".", "_")) for q in p.relative_to(path).parts))
-    where = repr(str(path))
-    if not files:
-        raise DataFileError(f"{where} is an empty folder; give one with data files.")
-    if all(p.suffix.lower() in (".parquet", ".pq") for p in files):
-        return _dataset(need("pyarrow.dataset").dataset([str(p) for p in files], format="parquet", partitioning="hive"), where)
-    unknown = [p.name for p in files if not p.name.lower().endswith(tuple(SUFFIXES))]
-    if unknown:
-        raise DataFileError(f"{where} holds {unknown[0]!r} among its files, expected only {', '.join(SUFFIXES)}; move it elsewhere.")
-    return Joined([_path(p, in_memory // len(files)) for p in files], where)
+    known, where = [p for p in files if p.name.lower().endswith(tuple(SUFFIXES))], repr(str(path))
+    if not known:
+        raise DataFileError(f"{where} is an empty folder, or has no data files; expected some of {', '.join(SUFFIXES)}.")
+    if len(known) < len(files):
+        log.warning("%s: %d files that are no data are left out", where, len(files) - len(known))
+    if all(p.suffix.lower() in (".parquet", ".pq") for p in known):
+        dataset = need("pyarrow.dataset")
+        join = partial(dataset.dataset, [str(p) for p in known], format="parquet", partitioning="hive")
+        schemas = [join().schema, *(fragment.physical_schema for fragment in join().get_fragments())]
+        return _dataset(join(schema=need("pyarrow").unify_schemas(schemas, promote_options="permissive")), where, in_memory)
+    tables = [_path(p, in_memory // len(known), texts) for p in known]
+    named = {name for table in tables for name, field in table.fields.items() if field.kind == "text"}
+    for i, table in enumerate(tables):  # a shard in which a column of texts happens to look like numbers, or to be empty
+        if any(table.fields[name].kind != "text" for name in named if name in table.fields):
+            tables[i] = _path(known[i], in_memory // len(known), sorted(named))
+    return Joined(tables, where)
 
 
 def _npz(path: Path, where: str) -> Table:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    if not arrays:
-        raise DataFileError(f"{where} holds no arrays.")
-    return ArrayTable(arrays, where)
+    return ArrayTable(_alike(arrays, where), where)
 
 
 def _hdf5(group: Any, where: str) -> Table:
-    arrays = {name: item for name, item in group.items() if hasattr(item, "dtype") and item.ndim in (1, 2) and item.dtype.kind in "fiubOSU"}
-    if not arrays:
+    return ArrayTable(_alike({name: item for name, item in group.items() if hasattr(item, "dtype")}, where), where)
+
+
+def _alike(arrays: dict[str, Any], where: str) -> dict[str, Any]:
+    """Those that are columns or matrices of as many rows as the largest has; others are left out, and said."""
+    usable = {name: a for name, a in arrays.items() if a.ndim in (1, 2) and a.dtype.kind in "fiubOSU" and a.size}
+    if not usable:
         raise DataFileError(f"{where} holds no columns or matrices.")
-    return ArrayTable(arrays, where)
+    rows = len(max(usable.values(), key=lambda a: a.size))
+    found = {name: a for name, a in usable.items() if len(a) == rows}
+    if len(found) < len(arrays):
+        log.warning("%s: %s left out, having no %d rows", where, ", ".join(sorted({*arrays} - {*found})), rows)
+    return found
 
 
-def _dataset(dataset: Any, where: str) -> ArrowTable:
-    schema, blocks = dataset.schema, []
+def _dataset(dataset: Any, where: str, in_memory: int) -> ArrowTable:
+    """Row groups are read one by one; where some are large against what may be held, all go to a temporary file in smaller batches."""
+    schema, blocks, largest = dataset.schema, [], 0
     for fragment in dataset.get_fragments():
         for piece in fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]:
-            rows = piece.row_groups[0].num_rows if getattr(piece, "row_groups", None) else piece.count_rows()
+            groups = getattr(piece, "row_groups", None)
+            rows = groups[0].num_rows if groups else piece.count_rows()
+            largest = max(largest, groups[0].total_byte_size if groups else 0)
             blocks.append((rows, lambda names, piece=piece: piece.to_table(schema=schema, columns=names)))
+    if largest > max(PIECE_BYTES, in_memory // 8):
+        few = max(1, PIECE_BYTES // (8 * max(1, len(schema))))
+        return _ipc(_spooled(schema, dataset.to_batches(batch_size=few, batch_readahead=1, fragment_readahead=1)), where, in_memory)
     return ArrowTable(schema, blocks, where)
 
 
-def _ipc(file: Any, where: str) -> ArrowTable:
+def _ipc(file: Any, where: str, in_memory: int, check: bool = False) -> ArrowTable:
     pa = need("pyarrow")
     try:
         reader = pa.ipc.open_file(file)
     except pa.ArrowInvalid:
         file.seek(0)
-        return _arrow(pa.ipc.open_stream(file).read_all())
-    schema = reader.schema
-    counts = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-    blocks = [(n, lambda names, i=i: pa.Table.from_batches([reader.get_batch(i)]).select(names)) for i, n in enumerate(counts)]
+        stream = pa.ipc.open_stream(file)
+        return _ipc(_spooled(stream.schema, stream), where, in_memory)
+
+    def batch(i: int) -> Any:
+        found = reader.get_batch(i)
+        if check:
+            found.validate(full=True)  # a damaged file could otherwise point anywhere
+        return found
+
+    schema, blocks = reader.schema, []
+    for i in range(reader.num_record_batches):
+        first = reader.get_batch(i)
+        rows = max(1, PIECE_BYTES * first.num_rows // max(1, first.nbytes))
+        blocks += [
+            (b - a, lambda names, i=i, a=a, b=b: pa.Table.from_batches([batch(i).slice(a, b - a)]).select(names))
+            for a, b in itertools.pairwise(even_cuts(first.num_rows, rows))
+        ]
     return ArrowTable(schema, blocks, where)
 
 
-def _arrow(X: Any) -> ArrowTable:
+def _arrow(X: Any, in_memory: int) -> ArrowTable:
     pa = need("pyarrow")
     if isinstance(X, pa.RecordBatch):
         X = pa.Table.from_batches([X])
@@ -163,20 +206,18 @@ def _arrow(X: Any) -> ArrowTable:
         blocks = [(b - a, lambda names, a=a, b=b: X.select(names).slice(a, b - a)) for a, b in itertools.pairwise(starts)]
         return ArrowTable(X.schema, blocks, "the Arrow table")
     if hasattr(X, "get_fragments"):
-        return _dataset(X, "the Arrow dataset")
+        return _dataset(X, "the Arrow dataset", in_memory)
     raise InputError(f"a {type(X).__module__}.{type(X).__name__} was given as data, expected a Table, a RecordBatch or a Dataset.")
 
 
-def _csv(path: Path, where: str, in_memory: int) -> Table:
+def _csv(path: Path, where: str, in_memory: int, texts: Sequence[str]) -> Table:
     """Types are those of the first block; a column that breaks its type later is read again, as numbers and then as text."""
     pa, csv = need("pyarrow"), need("pyarrow.csv")
     delimiter = _delimiter(path)
-    types: dict[str, Any] = {}
+    types: dict[str, Any] = dict.fromkeys(texts, pa.string())
     held = path.stat().st_size <= in_memory and path.suffix != ".gz"
     for _ in range(10_000):
-        convert = csv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, null_values=["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-        )
+        convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=MISSING)
         parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         try:
             reader = csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK), parse, convert)
@@ -185,8 +226,8 @@ def _csv(path: Path, where: str, in_memory: int) -> Table:
                 twice = next(name for name in names if names.count(name) > 1)
                 raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
             if held:
-                return _renamed(_arrow(reader.read_all()), where)
-            return _renamed(_ipc(_spooled(reader.schema, reader), where), where)
+                return _renamed(_arrow(reader.read_all(), in_memory), where)
+            return _renamed(_ipc(_spooled(reader.schema, reader), where, in_memory), where)
         except pa.ArrowInvalid as error:
             column = _culprit(str(error), reader.schema.names if "reader" in locals() else [])
             now = types.get(column or "")
@@ -232,15 +273,20 @@ def _spooled(schema: Any, batches: Iterable[Any]) -> Any:
 
 def _torch(X: Any, in_memory: int) -> Table:
     """Items (x, y) of a torch dataset, or batches of them from a loader, read once: into memory, or into a temporary file."""
+    import torch
     from torch.utils.data import DataLoader
 
     X = X if isinstance(X, DataLoader) else DataLoader(X, batch_size=256)
+    if X.batch_size is None and X.batch_sampler is None:
+        raise DataFileError("the torch loader has batch_size=None, expected batches of rows.")
     file, held, targets, size, kind = None, [], [], 0, None
     with readable("the torch dataset"):
         for batch in X:
-            if not isinstance(batch, (list, tuple)) or len(batch) != 2:
-                raise DataFileError(f"the torch dataset gave a {type(batch).__name__}, expected pairs (x, y).")
-            x, y = (np.asarray(part) for part in batch)
+            pair = batch if isinstance(batch, (list, tuple)) else [batch]
+            if not 1 <= len(pair) <= 2 or not all(hasattr(part, "__array__") or isinstance(part, (list, tuple)) for part in pair):
+                raise DataFileError(f"the torch dataset gave a {type(batch).__name__}, expected rows x, or pairs (x, y).")
+            x = np.asarray(pair[0].float() if getattr(pair[0], "dtype", None) == torch.bfloat16 else pair[0])
+            y = np.asarray(pair[1]) if len(pair) == 2 else np.zeros(len(x))
             x = x.reshape(len(x), -1)
             x = np.ascontiguousarray(x, dtype=x.dtype if x.dtype.kind == "f" else np.float32)
             kind = kind or (x.dtype, x.shape[1])

@@ -33,6 +33,7 @@ class Table(ABC):
     fields: dict[str, Field]
     cuts: list[int]
     where: str = "the data"
+    unused: list[str]  # names of what can be no feature, such as nested columns
 
     def __len__(self) -> int:
         return self.n
@@ -62,7 +63,7 @@ class ArrayTable(Table):
     """Named arrays of n rows: numpy's own, memmaps, or datasets of an open HDF5 file."""
 
     def __init__(self, arrays: dict[str, Any], where: str):
-        self.where, self._arrays, self.fields = where, arrays, {}
+        self.where, self._arrays, self.fields, self.unused = where, arrays, {}, []
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise DataFileError(f"{where} has arrays of different lengths ({lengths}); each needs one row per example.")
@@ -77,7 +78,13 @@ class ArrayTable(Table):
                 raise DataFileError(f"{where} has {name!r} of shape {array.shape} and type {array.dtype}, expected a matrix of numbers.")
             self.fields[name] = Field(name, kind, width)
             row_bytes += width * array.dtype.itemsize
-        self.cuts = even_cuts(self.n, PIECE_BYTES // row_bytes)
+        rows, chunk = max(1, PIECE_BYTES // row_bytes), max([(getattr(a, "chunks", None) or (1,))[0] for a in arrays.values()])
+        self.cuts = even_cuts(self.n, -(-rows // chunk) * chunk)  # whole chunks of HDF5: a part of one costs as much
+
+    def column(self, name: str) -> np.ndarray:
+        array = self._arrays[self.field(name).name]
+        with readable(self.where):  # whole numbers stay whole: labels beyond 2**53 would become one
+            return np.asarray(array[:]) if array.dtype.kind in "iub" and array.ndim == 1 else super().column(name)
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         with readable(self.where):
@@ -103,13 +110,15 @@ class ArrowTable(Table):
         """blocks: the number of rows of each, and a function that reads some columns of it as a pyarrow.Table."""
         self.where, self._blocks = where, [read for rows, read in blocks if rows]
         self.cuts = [0, *itertools.accumulate(rows for rows, _ in blocks if rows)]
-        self.n, self.fields, self._schema = self.cuts[-1], {}, schema
+        self.n, self.fields, self.unused = self.cuts[-1], {}, []
         for entry in schema:
-            kind = _kind(entry.type)
+            kind, width = _kind(entry.type), 1
             if kind == "list":
-                self.fields[entry.name] = Field(entry.name, "number", self._width(entry))
-            elif kind:
-                self.fields[entry.name] = Field(entry.name, kind)
+                kind, width = "number", self._width(entry)
+            if kind is None or not width:
+                self.unused.append(entry.name)
+            else:
+                self.fields[entry.name] = Field(entry.name, kind, width)
 
     def _width(self, entry: Any) -> int:
         import pyarrow as pa
@@ -117,9 +126,7 @@ class ArrowTable(Table):
         if pa.types.is_fixed_size_list(entry.type):
             return entry.type.list_size
         first = self._blocks[0]([entry.name])[entry.name].slice(0, 1).to_pylist() if self._blocks else [[0]]
-        if not first or not first[0]:
-            raise DataFileError(f"{self.where} has an empty list in the first row of {entry.name!r}; lists of numbers need one length.")
-        return len(first[0])
+        return len(first[0] or []) if first else 0
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
@@ -135,11 +142,24 @@ class ArrowTable(Table):
                 start, i = self.cuts[i] + high, i + 1
         return {name: found[0] if len(found) == 1 else np.concatenate(found) for name, found in parts.items()}
 
+    def column(self, name: str) -> np.ndarray:
+        import pyarrow as pa
+
+        self.field(name)
+        with readable(self.where):
+            parts = [read([name])[name] for read in self._blocks]
+            if parts and pa.types.is_integer(parts[0].type) and not any(part.null_count for part in parts):
+                return np.concatenate([part.to_numpy() for part in parts])
+        return super().column(name)
+
     def _values(self, name: str, column: Any) -> np.ndarray:
         import pyarrow as pa
 
         if self.fields[name].kind == "text":
-            return np.array(column.cast(pa.string()).to_pylist(), dtype=object)
+            values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+                return np.array([None if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()], dtype=object)
+            return np.array(values.cast(pa.string()).to_pylist(), dtype=object)
         return _numbers(column, self.fields[name].width, self.where, name)
 
 
@@ -147,7 +167,7 @@ class Joined(Table):
     """Tables one below the other: shards of one dataset."""
 
     def __init__(self, tables: list[Table], where: str):
-        self.where, self._tables, self.fields = where, tables, tables[0].fields
+        self.where, self._tables, self.fields, self.unused = where, tables, tables[0].fields, tables[0].unused
         for table in tables[1:]:
             if table.fields != self.fields:
                 odd = sorted({f"{f.name} ({f.kind})" for f in {*table.fields.values()} ^ {*self.fields.values()}})
@@ -181,7 +201,7 @@ class readable:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         from ..errors import KernelmillError
 
-        if error is None or isinstance(error, KernelmillError) or not isinstance(error, Exception):
+        if error is None or isinstance(error, (KernelmillError, MemoryError)) or not isinstance(error, Exception):
             return
         if isinstance(error, FileNotFoundError):
             raise DataFileError(f"{self._where} does not exist; check the path.") from None
@@ -207,7 +227,13 @@ def _kind(kind: Any) -> str | None:
         return "number"
     if is_.is_dictionary(kind):
         return "text"
-    if is_.is_string(kind) or is_.is_large_string(kind) or getattr(is_, "is_string_view", lambda _: False)(kind):
+    if (
+        is_.is_binary(kind)
+        or is_.is_large_binary(kind)
+        or is_.is_string(kind)
+        or is_.is_large_string(kind)
+        or getattr(is_, "is_string_view", lambda _: False)(kind)
+    ):
         return "text"
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         return "list" if is_.is_floating(kind.value_type) or is_.is_integer(kind.value_type) else None

@@ -20,7 +20,7 @@ from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
-from ..data import Columns, Encoder, Stream, learn, source_of
+from ..data import Columns, Encoder, Stream, is_table, learn, source_of
 from ..distributed import Alone
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
@@ -28,7 +28,7 @@ from ..model import KernelModel
 from ..ops import KernelProduct, frame
 from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
 from ..rates import measure
-from ..runs import Run, drawn, seconds_of, state_of
+from ..runs import Run, peek, seconds_of, state_of
 from ..runs import identity as run_identity
 from .partial import grown, learned, more_plan
 from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, too_large
@@ -52,6 +52,8 @@ class KernelEstimator(BaseEstimator):
     encoder_: Encoder | None
     _fitted_with: dict[str, str]
     _drawn: int | None = None
+    _learned: Encoder | None = None
+    _matrix: str | None = None
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class KernelEstimator(BaseEstimator):
         streamed = isinstance(X, Stream)
         if isinstance(X, Stream) and device == "cpu":
             budget = max(1 << 20, budget - 3 * X.window_bytes)
-        elif self.encoder_ is not None and device == "cpu":
+        elif self._learned is not None and device == "cpu":
             budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
         if device.startswith("cuda") and not X.is_cuda and not streamed and self.epochs != 1 and size <= budget // 3:
             # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
@@ -243,7 +245,15 @@ class KernelEstimator(BaseEstimator):
             )
         if run and not before:
             choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "Z": Z, "order": order, "every_row": every_row}
-            run.write_choices({**choices, "generator": generator.get_state(), "identity": identity, "random_state": self._drawn or 0})
+            run.write_choices(
+                {
+                    **choices,
+                    "generator": generator.get_state(),
+                    "identity": identity,
+                    "random_state": self._drawn or 0,
+                    "window_rows": X.window_rows if isinstance(X, Stream) else 0,
+                }
+            )
         mean = solver.intercept(mean)
         watch = Watch(self, solver, kernel, Z, mean, held, plan, run)
         state = None
@@ -264,6 +274,7 @@ class KernelEstimator(BaseEstimator):
             alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
         self.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
         self.plan_, self.history_, self.ridge_ = state.plan, watch.history, ridge * scale
+        self._keep_encoder()
         self.n_iter_, self._loss, self.rows_seen_ = max(1, state.epoch), solver.loss_name, n
         if state.stopped and "callback" not in state.stopped and not watch.stopped:
             warn(
@@ -281,19 +292,25 @@ class KernelEstimator(BaseEstimator):
 
     def _partial(self, X: Tensor, y: Tensor, w: Tensor) -> None:
         """One pass over new rows from the weights as they are."""
+        before = self.plan_.solver
+        loss = solvers.NAMED[before](**(self.plan_.settings or {})).loss_name if before in solvers.NAMED else "square"
+        if loss != "square":
+            raise InputError(f"partial_fit goes on with the square loss, and this model was fitted with the {loss} loss; fit it anew.")
         solver = self.solver if isinstance(self.solver, solvers.EigenPro4) else solvers.EigenPro4()
         plan = more_plan(self.model_, X, w, self.ridge_, self.rows_seen_, int(self._random().randint(2**31 - 1)), self.memory_budget)
         watch = Watch(self, solver, self.model_.kernel, self.model_.Z, self.model_.intercept, None, plan)
         self.model_ = learned(self.model_, solver, plan, X, y, w, self.rows_seen_, watch)
         self.history_, self.n_iter_ = [*self.history_, *watch.history], self.n_iter_ + 1
         self.rows_seen_ += len(X)
+        if watch.interrupted:
+            warn("partial_fit was interrupted; the last good weights are kept, and some of its rows were not learned.", ConvergenceWarning)
 
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
         if to_open(X, y):
             table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
             X = table.table
-        elif self.encoder_ is None:
+        elif getattr(self, "encoder_", None) is None:
             return self._check_X(X, reset=False), y, sample_weight
         return self._through(X, lambda features: features), y, sample_weight
 
@@ -304,8 +321,9 @@ class KernelEstimator(BaseEstimator):
     def _identity(self, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:
         passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state")
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in passing}
-        sizes = {"rows": source.n, "features": source.d, "outputs": source.c}
-        return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], source.some(64).X)
+        sizes = {"rows": source.n, "features": source.d, "outputs": source.c, "device": source.device.type}
+        some = source.some(64)
+        return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], some.w, some.X)
 
     def _solver(self, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
         """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
@@ -350,7 +368,8 @@ class KernelEstimator(BaseEstimator):
                 f"the new data {d} and {c}; set warm_start=False."
             )
         fresh = {"kernel": self.kernel, "n_centers": self.n_centers, "centers": self.centers}
-        changed = [name for name, value in fresh.items() if repr(value) != self._fitted_with.get(name)]
+        known = getattr(self, "_fitted_with", {})  # a model that was loaded does not say
+        changed = [name for name, value in fresh.items() if name in known and repr(value) != known[name]]
         if changed:
             raise InputError(
                 f"warm_start=True keeps kernel and centers, but {', '.join(changed)} changed since the last fit; set warm_start=False."
@@ -434,14 +453,18 @@ class KernelEstimator(BaseEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self.encoder_, self._drawn = None, None
+        self._learned, self._drawn, self._before = None, None, {}
+        if self.columns is not None and not isinstance(self.columns, Columns):
+            raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
         if self.checkpoint is not None:
             seconds_of(self.checkpoint_every)
-            self._drawn = drawn(self.checkpoint, bool(self.resume), self.random_state)
-            if self._drawn is None:
-                fixed = isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool)
-                self._drawn = int(self.random_state) if fixed else int(check_random_state(self.random_state).randint(2**31 - 1))
-        if not to_open(X, y):
+            self._before = peek(self.checkpoint) if self.resume else {}
+            fixed = isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool)
+            new = int(self.random_state) if fixed else int(check_random_state(self.random_state).randint(2**31 - 1))
+            self._drawn = new if fixed else int(self._before.get("random_state", new))
+        if not to_open(X, y, self.columns):
+            if self.columns is not None:
+                raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
             return self._check_X(X, reset=True), y, sample_weight
         return given(X, y, sample_weight, self._host_bytes() // 4)
 
@@ -460,24 +483,38 @@ class KernelEstimator(BaseEstimator):
         """A table's rows as features: in memory where half of what may be used holds them, or streamed. Tensors are left as they are."""
         if not isinstance(X, Given):
             return X
-        table, columns = X.table, Columns() if self.columns is None else self.columns
-        if not isinstance(columns, Columns):
-            raise InputError(f"columns={columns!r} was given, expected kernelmill.Columns(...) or None.")
+        table, columns = X.table, self.columns or Columns()
         train = np.zeros(table.n, bool)
         train[keep.numpy()] = True
         out = None if held is None else np.isin(np.arange(table.n), held.numpy())
-        encoder = learn(columns, table, X.skip, Y.numpy(), train)
-        names = encoder.inputs
-        self.n_features_in_ = encoder.d if encoder.plain and len(names) == 1 else len(names)
-        self.__dict__.pop("feature_names_in_", None)
-        if not (encoder.plain and len(names) == 1):
-            self.encoder_, self.feature_names_in_ = encoder, np.array(names, dtype=object)
-        room = self._host_bytes()
-        stream = Stream(table, encoder, min(WINDOW_BYTES, max(1 << 20, room // 12)), out)
-        if table.n <= MERGE_ROWS or stream.nbytes <= room // 2:
+        warm = self.warm_start and hasattr(self, "model_")
+        if warm:  # centers are in the features of the first fit
+            encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)[1]
+        else:
+            encoder = learn(columns, table, X.skip, Y.numpy(), train, self.columns is not None)
+        self._learned = encoder
+        room, stored = self._host_bytes(), self._before.get("window_rows")
+        row_bytes = max(1, encoder.d * encoder.dtype.itemsize)
+        window = min(WINDOW_BYTES, max(1 << 20, room // 12)) if stored is None else stored * row_bytes
+        stream = Stream(table, encoder, window, out)
+        if table.n <= MERGE_ROWS or stored == 0 or (stored is None and stream.nbytes <= room // 2):
             return stream.whole()
         log.info("%s: %.1f GiB of features are streamed, %d rows at a time", table.where, stream.nbytes / 2**30, stream.window_rows)
         return stream
+
+    def _keep_encoder(self) -> None:
+        """What turns a table into features becomes the model's, now that it is trained."""
+        encoder = self._learned
+        self.encoder_, self._matrix = None, None
+        if encoder is None:
+            return
+        lone = encoder.plain and len(encoder.inputs) == 1
+        self.n_features_in_ = encoder.d if lone else len(encoder.inputs)
+        self.__dict__.pop("feature_names_in_", None)
+        if lone:
+            self._matrix = encoder.inputs[0]
+        else:
+            self.encoder_, self.feature_names_in_ = encoder, np.array(encoder.inputs, dtype=object)
 
     def _check_X(self, X: Any, reset: bool) -> Tensor:
         """X as a float tensor of the user's own precision, without a copy where that is possible."""
@@ -569,9 +606,10 @@ class KernelEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         encoder = getattr(self, "encoder_", None)
         with torch.no_grad():
-            if encoder is None and not to_open(X):
-                return function(self._check_X(X, reset=False))
-            table, encoder = as_table(X, encoder, self.n_features_in_, self._host_bytes() // 4)
+            names = getattr(self, "feature_names_in_", None)
+            if encoder is None and (not to_open(X) or (names is not None and not is_table(X))):
+                return function(self._check_X(X if names is None or not hasattr(X, "columns") else X[list(names)], reset=False))
+            table, encoder = as_table(X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes() // 4)
             parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
@@ -595,7 +633,10 @@ class KernelEstimator(BaseEstimator):
             getattr(self, "encoder_", None),
         )
 
-    _saved = ["n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_"]
+    _saved = [
+        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_",
+        "_matrix",
+    ]  # fmt: skip
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

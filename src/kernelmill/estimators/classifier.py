@@ -97,21 +97,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         w = self._check_weight(sample_weight, len(X))
         used = w > 0
         X, codes, w = X[used.to(X.device)], codes[used], w[used]
-        # Rows that were not learned yet say how sure the model may be.
-        self.temperature_ = self._calibrate(X, codes, w, (X, codes, w))
+        w = self._class_weighted(w, codes, on_the_way=True)
+        # Rows that were not learned yet say how sure the model may be, each chunk in its share of all.
+        new, share = self._calibrate(X, codes, w, (X, codes, w)), len(X) / (self.rows_seen_ + len(X))
         self._partial(X, codes, w)
+        self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
         return self
 
     def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
         codes = self._check_labels(y, len(X), classes)
         w = self._check_weight(sample_weight, len(X))
-        if self.class_weight is not None:
-            try:
-                w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
-            except (ValueError, TypeError) as error:
-                raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
-            checked_weights(w, "class_weight times sample_weight")
+        w = self._class_weighted(w, codes)
         c = len(self.classes_)
         keep, held_rows = self._training_rows(w, codes.numpy())
         mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes[keep], w[keep]) / w[keep].sum()
@@ -127,6 +124,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             self._fit(X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep)
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self
+
+    def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
+        if self.class_weight is None:
+            return w
+        if on_the_way and isinstance(self.class_weight, str):
+            raise ValueError("class_weight='balanced' needs all rows at once: give partial_fit a dict of weights.")
+        try:
+            w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
+        return checked_weights(w, "class_weight times sample_weight")
 
     def _training_rows(self, w: Tensor, codes: np.ndarray) -> tuple[Tensor, Tensor | None]:
         """Numbers of the rows to train on, and of those kept out for the temperature and the validation score."""

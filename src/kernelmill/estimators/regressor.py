@@ -52,6 +52,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     """
 
     n_outputs_: int
+    y_ndim_: int
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
@@ -79,11 +80,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         if not hasattr(self, "model_"):
             return self.fit(X, y, sample_weight)
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
-        outputs = self.n_outputs_
+        before = self.y_ndim_, self.n_outputs_
         Y = self._check_y(y, len(X))
-        if self.n_outputs_ != outputs:
-            self.n_outputs_, given = outputs, self.n_outputs_
-            raise InputError(f"y has {given} columns, the model was fitted with {outputs}.")
+        if (self.y_ndim_, self.n_outputs_) != before:
+            (self.y_ndim_, self.n_outputs_), given = before, self.n_outputs_
+            raise InputError(f"y has {given} columns, the model was fitted with {self.n_outputs_}.")
         w = self._check_weight(sample_weight, len(X))
         used = w > 0
         self._partial(X[used.to(X.device)], Y[used], w[used])

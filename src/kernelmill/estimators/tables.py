@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from ..data import Encoder, Table, is_table, matrix, opened
+from ..data import Encoder, Table, is_table, matrix, opened, shuffled
 from ..data.stream import merged
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
@@ -32,12 +32,12 @@ class Given:
         return self.table.n
 
 
-def to_open(X: Any, y: Any = None) -> bool:
+def to_open(X: Any, y: Any = None, columns: Any = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
-    if is_table(X):
+    if is_table(X) or isinstance(X, dict):
         return True
     frame = hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
-    return frame and (isinstance(y, str) or bool(texts_of(X)))
+    return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
 
 
 def given(X: Any, y: Any, sample_weight: Any, in_memory: int) -> tuple[Given, Any, Any]:
@@ -48,7 +48,8 @@ def given(X: Any, y: Any, sample_weight: Any, in_memory: int) -> tuple[Given, An
     skip: list[str] = []
 
     def named(value: Any, what: str) -> Any:
-        if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) and name in table.fields for name in value):
+        several = isinstance(value, (list, tuple)) and 0 < len(value) == len(set(map(str, value))) <= len(table.fields)
+        if several and all(isinstance(name, str) and name in table.fields for name in value):
             skip.extend(value)
             return np.stack([_column(table, name, what) for name in value], 1)
         if isinstance(value, (str, os.PathLike)) and str(value) not in table.fields and str(value).lower().endswith(".npy"):
@@ -83,20 +84,24 @@ def _column(table: Table, name: str, what: str) -> np.ndarray:
     return values.astype(str) if values.dtype == object else values
 
 
-def as_table(X: Any, encoder: Encoder | None, d: int, in_memory: int) -> tuple[Table, Encoder]:
-    """Something to predict as a table, and the encoder for it; an array has the training columns in their order."""
+def as_table(X: Any, encoder: Encoder | None, d: int, name: str | None, in_memory: int) -> tuple[Table, Encoder]:
+    """Something to predict as a table, and the encoder for it; an array has the training columns in their order. `name` is the matrix that
+    a model without an encoder was trained on, where it had one."""
+    if shuffled(X):
+        raise InputError("the torch loader shuffles its rows, or drops some: predictions could not be told apart; set shuffle=False.")
     if encoder is None:
         table = opened(X, in_memory)
-        name = next((field.name for field in table.fields.values() if field.width == d), None)
-        if name is None:
-            raise InputError(f"{table.where} has no matrix of {d} features, which this model was trained on.")
+        fitting = [f.name for f in table.fields.values() if f.kind == "number" and f.width == d]
+        if name not in fitting and len(fitting) != 1:
+            raise InputError(f"{table.where} has {len(fitting)} matrices of {d} features, expected {name or 'one'!r}, as in training.")
+        name = name if name in fitting else fitting[0]
         kind = str(table.read([name], 0, min(1, table.n))[name].dtype)
         return table, matrix(name, d, kind)
     if isinstance(X, list) or (not is_table(X) and not isinstance(X, dict) and not hasattr(X, "columns")):
         X = X.detach().cpu().float().numpy() if hasattr(X, "detach") else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
         table = _positional(X, encoder)
     else:
-        table = opened(X, in_memory)
+        table = opened(X, in_memory, [category.name for category in encoder.categories if any(category.values)])
     for name in encoder.numbers:
         if table.field(name).kind == "text":
             raise DataFileError(f"{table.where} has texts in {name!r}, which had numbers when the model was trained.")
@@ -113,15 +118,23 @@ def _positional(X: np.ndarray, encoder: Encoder) -> Table:
         return ArrayTable({encoder.numbers[0]: X.astype(np.float64) if X.dtype == object else X}, "the array")
     if X.shape[1] != len(encoder.inputs) or any(width > 1 for width in encoder.widths):
         raise InputError(f"an array of {X.shape[1]} columns was given, expected {', '.join(encoder.inputs[:12])}, in this order.")
+    columns = {name: X[:, i] for i, name in enumerate(encoder.inputs)}
     try:
-        numbers = {name: X[:, i].astype(np.float64) for i, name in enumerate(encoder.numbers)}
+        numbers = {name: columns[name].astype(np.float64) for name in encoder.numbers}
     except (TypeError, ValueError) as error:
         raise InputError(f"the array has a text where a number is expected ({error}).") from None
-    texts = {c.name: X[:, len(encoder.numbers) + i].astype(object) for i, c in enumerate(encoder.categories)}
+    texts = {c.name: _as_names(columns[c.name]) for c in encoder.categories}
     return ArrayTable({**numbers, **texts}, "the array")
 
 
+def _as_names(values: np.ndarray) -> np.ndarray:
+    """Texts as they are, numbers as numbers: they are named alike in training and here."""
+    try:
+        return values.astype(np.float64) if not any(isinstance(value, str) for value in values.tolist()) else values.astype(object)
+    except (TypeError, ValueError):
+        return values.astype(object)
+
+
 def pieces(table: Table) -> Iterator[tuple[int, int]]:
-    """Ranges of rows to predict together."""
-    for a, b in itertools.pairwise(merged(table.cuts, PREDICT_ROWS)):
-        yield from ((i, min(b, i + 4 * PREDICT_ROWS)) for i in range(a, b, 4 * PREDICT_ROWS))
+    """Ranges of rows to predict together: whole blocks of the table, since a part of one costs as much to read."""
+    yield from itertools.pairwise(merged(table.cuts, PREDICT_ROWS))

@@ -36,7 +36,7 @@ class Watch:
     ):
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
-        self.stopped, self._run = False, run
+        self.stopped, self.interrupted, self._run = False, False, run
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
@@ -50,7 +50,7 @@ class Watch:
         row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
         if event.note:
             row["note"] = event.note
-        stop = False
+        stop, self.interrupted = False, self.interrupted or event.kind == "interrupted"
         if event.kind == "epoch" and self._held is not None and event.alpha is not None:
             row["validation_score"] = score = self._score(event.alpha)
             if self._estimator._stops_early():

@@ -70,6 +70,7 @@ class EigenPro4(Solver):
         report, batches, anchor, eta = Reporter(plan, on_event), None, None, 0.0
         # States to step back to. Damage may show late: each further failure goes one state further back, at last to the start.
         trail = [state.copy()]
+        undo: list[tuple[Tensor, Tensor]] = []  # residuals that the last cycle replaced, which the trail shares
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
             while not state.stopped:
@@ -83,7 +84,7 @@ class EigenPro4(Solver):
                             anchor = anchor_of(state, setup, project, comm)
                             batches = source.batches(plan.m or 1, state.epoch, state.position)
                         eta = step_now(plan, state, anchored=anchor is not None)
-                        good = cycle(islice(batches, plan.T), state, anchor, setup, project, comm)
+                        good = cycle(islice(batches, plan.T), state, anchor, setup, project, comm, undo)
                 except torch.OutOfMemoryError:
                     short = True  # dealt with below, when what this cycle held is free again
                 if short:
@@ -111,6 +112,10 @@ class EigenPro4(Solver):
                     if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
+            seen, kept = (each.epoch * source.n + each.position for each in (state, trail[-1]))
+            if seen != kept and state.g_last is not None:  # residuals of a cycle whose weights are given up
+                for rows, g in reversed(undo):
+                    state.g_last[rows] = g
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
@@ -133,6 +138,8 @@ def complete(state: State | None, setup: Setup, source: Source, comm: Communicat
     zeros = partial(torch.zeros, dtype=K.dtype, device=K.device)
     state = state or State(plan, zeros(len(setup.Z), plan.c), zeros(len(setup.Z), plan.c))
     state.plan, state.energy = plan, state.energy or target_energy(source)
+    if state.position >= source.n:  # interrupted between an epoch's last cycle and its end
+        next_epoch(state)
     if plan.ridge and state.f_s is None:
         state.f_s = comm.all_sum(K.matmul(setup.X_s, setup.Z, state.alpha))
     if plan.control_variate and state.g_last is None:
@@ -163,7 +170,15 @@ class Temporary:
         return self.weights[: self.used]
 
 
-def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, project: Projection, comm: Communicator) -> bool:
+def cycle(
+    batches: Iterable[Batch],
+    state: State,
+    anchor: Anchor | None,
+    setup: Setup,
+    project: Projection,
+    comm: Communicator,
+    undo: list[tuple[Tensor, Tensor]] | None = None,
+) -> bool:
     """T steps and the projection, in place. False where the residuals grew past the targets: the state is then spoiled."""
     K, Z, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
     alpha, r, mine, own_s = state.alpha, state.r, shard(comm), count(comm, len(setup.X_s))
@@ -233,6 +248,8 @@ def cycle(batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: 
     good = bad == 0 and loss <= MAX_GROWTH * expected
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
     if good and state.g_last is not None:
+        if undo is not None:
+            undo[:] = [(rows, state.g_last[rows]) for rows, _ in seen]
         for rows, g in seen:
             state.g_last[rows] = g
     return good

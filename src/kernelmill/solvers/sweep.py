@@ -89,12 +89,13 @@ class Sweep:
 def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan, report: Reporter) -> Iterator[tuple[Tensor, Tensor]]:
     """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the ridge is that of a linear model."""
     chunk = max(256, min(4096, plan.tile_bytes // (8 * plan.p)))
-    for start in range(0, source.n, chunk):
-        batch = source.take(torch.arange(start, min(start + chunk, source.n)))
+    done = 0
+    for batch in source.sweep(chunk):
         root = batch.w.to(L)[:, None].sqrt()
         Phi = torch.linalg.solve_triangular(L, K.dense(K.points(batch.X), Z).T, upper=False).T
         yield root * Phi, root * batch.Y.to(L)
-        report("projection", 0, start + len(batch))
+        done += len(batch)
+        report("projection", 0, done)
 
 
 def normal_equations(features: Iterator[tuple[Tensor, Tensor]], p: int, c: int, like: Tensor) -> tuple[Tensor, Tensor]:
