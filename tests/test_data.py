@@ -420,12 +420,12 @@ LIMITED = """
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.parquet"])
 def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path, name):
-    """RLIMIT_DATA: what the interpreter and its libraries took, and 300 MB. The file is at least twice all of that."""
+    """RLIMIT_DATA: what the interpreter and its libraries took, and 400 MB. The file is at least twice all of that."""
     probe = (
         "import torch, sklearn, pyarrow, kernelmill; print([l for l in open('/proc/self/status') if l.startswith('VmData')][0].split()[1])"
     )
     base = int(subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout) * 1024
-    d, extra = 128, 300 << 20
+    d, extra = 128, 400 << 20
     rows = int(2.2 * (base + extra) / (4 * d))
     weights = g.normal(size=d) / d**0.5
     file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (rows, d))
@@ -598,3 +598,15 @@ def test_large_blocks_of_a_file_are_cut(tmp_path, kind):
     found = opened(path, 1 << 20)
     assert found.n == 60_000 and max(np.diff(found.cuts)) <= 30_000
     np.testing.assert_allclose(found.read(["x7"], 29_990, 30_010)["x7"][:, 0], table["x7"].to_numpy()[29_990:30_010])
+
+
+def test_large_row_groups_of_partitions_and_shards_are_cut_too(tmp_path):
+    for year in (2020, 2021):
+        (tmp_path / f"year={year}").mkdir()
+        more = {"z": np.ones(400_000)} if year == 2021 else {}
+        table = pa.table({"x": g.normal(size=400_000), "y": np.full(400_000, float(year)), **more})
+        pq.write_table(table, tmp_path / f"year={year}" / "a.parquet", row_group_size=1_000_000)
+    small, large = opened(tmp_path, 1 << 30), opened(tmp_path, 1 << 10)
+    assert small.n == large.n == 800_000 and len(large.cuts) > len(small.cuts) and small.fields == large.fields
+    for name in ("x", "y", "year", "z"):
+        np.testing.assert_array_equal(small.column(name), large.column(name))

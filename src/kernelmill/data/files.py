@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,17 +157,33 @@ def _alike(arrays: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _dataset(dataset: Any, where: str, in_memory: int) -> ArrowTable:
     """Row groups are read one by one; where some are large against what may be held, all go to a temporary file in smaller batches."""
-    schema, blocks, largest = dataset.schema, [], 0
+    schema, blocks, largest = dataset.schema, [], (0, 1)
     for fragment in dataset.get_fragments():
         for piece in fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]:
             groups = getattr(piece, "row_groups", None)
             rows = groups[0].num_rows if groups else piece.count_rows()
-            largest = max(largest, groups[0].total_byte_size if groups else 0)
+            largest = max(largest, (groups[0].total_byte_size, rows) if groups else (0, 1))
             blocks.append((rows, lambda names, piece=piece: piece.to_table(schema=schema, columns=names)))
-    if largest > max(PIECE_BYTES, in_memory // 8):
-        few = max(1, PIECE_BYTES // (8 * max(1, len(schema))))
-        return _ipc(_spooled(schema, dataset.to_batches(batch_size=few, batch_readahead=1, fragment_readahead=1)), where, in_memory)
+    size, rows = largest
+    if size > max(PIECE_BYTES, in_memory // 8):
+        return _ipc(_spooled(schema, _frugally(dataset, schema, max(1, PIECE_BYTES * rows // size))), where, in_memory)
     return ArrowTable(schema, blocks, where)
+
+
+def _frugally(dataset: Any, schema: Any, rows: int) -> Iterator[Any]:
+    """All rows in small batches, read page by page: dataset.to_batches would hold whole row groups."""
+    pa, parquet, keys = need("pyarrow"), need("pyarrow.parquet"), need("pyarrow.dataset").get_partition_keys
+    for fragment in dataset.get_fragments():
+        same = keys(fragment.partition_expression)
+        with parquet.ParquetFile(fragment.path, filesystem=fragment.filesystem, buffer_size=1 << 20, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_size=rows, use_threads=False):
+                columns = []
+                for entry in schema:
+                    if entry.name in batch.schema.names:
+                        columns.append(batch.column(entry.name).cast(entry.type))
+                    else:
+                        columns.append(pa.array([same.get(entry.name)] * len(batch), entry.type))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _ipc(file: Any, where: str, in_memory: int, check: bool = False) -> ArrowTable:
@@ -264,11 +280,16 @@ def _spooled(schema: Any, batches: Iterable[Any]) -> Any:
     """Record batches written to a temporary file without a name, opened for reading."""
     pa = need("pyarrow")
     file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the table is)
-    with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+    sink = pa.PythonFile(file, "w")
+    with pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    file.seek(0)
-    return pa.PythonFile(file, "r")
+    file.flush()
+    try:  # mapped, a column is read without the others
+        return pa.memory_map(f"/proc/self/fd/{file.fileno()}")
+    except OSError:
+        file.seek(0)
+        return pa.PythonFile(file, "r")
 
 
 def _torch(X: Any, in_memory: int) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -13,7 +14,7 @@ from .columns import Encoder
 from .order import Pieces
 from .tables import Table
 
-WORKERS = 4  # threads that read and decode pieces of a window; the order of rows does not depend on them
+WORKERS = min(4, os.cpu_count() or 1)  # threads that read and decode pieces of a window; the order of rows does not depend on them
 
 
 class Stream:
@@ -27,6 +28,7 @@ class Stream:
 
     def __init__(self, table: Table, encoder: Encoder, window_bytes: int, held_out: np.ndarray | None = None, workers: int = WORKERS):
         self.table, self.encoder, self._held_out, self._workers = table, encoder, held_out, workers
+        self._pool: ThreadPoolExecutor | None = None  # threads are started once: short of memory, a later one might not start
         self.dtype = torch.from_numpy(np.empty(0, encoder.dtype)).dtype
         self.shape = (table.n, encoder.d)
         row_bytes = max(1, encoder.d * self.dtype.itemsize)
@@ -64,8 +66,8 @@ class Stream:
             for piece in pieces:
                 place(piece)
             return torch.from_numpy(out)
-        with ThreadPoolExecutor(min(self._workers, len(pieces))) as pool:
-            list(pool.map(place, pieces))
+        self._pool = self._pool or ThreadPoolExecutor(self._workers)
+        list(self._pool.map(place, pieces))
         return torch.from_numpy(out)
 
     def whole(self) -> Tensor:

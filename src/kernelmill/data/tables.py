@@ -50,7 +50,7 @@ class Table(ABC):
     def column(self, name: str) -> np.ndarray:
         """A whole field: (n,) of a column, (n, width) of a matrix."""
         found = self.field(name)
-        parts = [self.read([name], a, b)[name] for a, b in itertools.pairwise(self.cuts)]
+        parts = [self.read([name], a, b)[name].copy() for a, b in itertools.pairwise(self.cuts)]
         values = np.concatenate(parts) if parts else np.empty((0, found.width))
         return values[:, 0] if values.ndim == 2 and found.width == 1 else values
 
@@ -146,10 +146,12 @@ class ArrowTable(Table):
         import pyarrow as pa
 
         self.field(name)
-        with readable(self.where):
-            parts = [read([name])[name] for read in self._blocks]
-            if parts and pa.types.is_integer(parts[0].type) and not any(part.null_count for part in parts):
-                return np.concatenate([part.to_numpy() for part in parts])
+        with readable(self.where):  # whole numbers stay whole; each part is copied, so that its block can go
+            if self._blocks and pa.types.is_integer(self._blocks[0]([name])[name].type):
+                parts = [None if (part := read([name])[name]).null_count else np.array(part.to_numpy()) for read in self._blocks]
+                whole = [part for part in parts if part is not None]
+                if len(whole) == len(parts):
+                    return np.concatenate(whole)
         return super().column(name)
 
     def _values(self, name: str, column: Any) -> np.ndarray:
