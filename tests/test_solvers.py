@@ -271,9 +271,9 @@ def test_out_of_memory_in_a_cycle_goes_on_from_the_last_projection(problem, monk
     expected, failures, events = problem.solve(solver), [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], []
     cycle = ep4.cycle
 
-    def scarce(batches, state, anchor, setup, project, comm):
+    def scarce(*given):
         fail = failures.pop(0)
-        good = cycle(batches, state, anchor, setup, project, comm)
+        good = cycle(*given)
         if fail:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return good

@@ -20,7 +20,7 @@ from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..checkpoint import save_model
-from ..data import Columns, Encoder, Stream, is_table, learn, source_of
+from ..data import Columns, Encoder, Stream, learn, source_of
 from ..distributed import Alone
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
@@ -607,8 +607,10 @@ class KernelEstimator(BaseEstimator):
         encoder = getattr(self, "encoder_", None)
         with torch.no_grad():
             names = getattr(self, "feature_names_in_", None)
-            if encoder is None and (not to_open(X) or (names is not None and not is_table(X))):
-                return function(self._check_X(X if names is None or not hasattr(X, "columns") else X[list(names)], reset=False))
+            if encoder is None and names is not None and hasattr(X, "iloc") and to_open(X) and set(names) <= set(X.columns):
+                X = X[list(names)]  # a frame with more columns than the model was trained on
+            if encoder is None and not to_open(X):
+                return function(self._check_X(X, reset=False))
             table, encoder = as_table(X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes() // 4)
             parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)

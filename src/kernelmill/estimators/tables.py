@@ -34,7 +34,7 @@ class Given:
 
 def to_open(X: Any, y: Any = None, columns: Any = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
-    if is_table(X) or isinstance(X, dict):
+    if is_table(X) or (isinstance(X, dict) and not issparse(X)):
         return True
     frame = hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
     return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
