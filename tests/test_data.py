@@ -269,7 +269,7 @@ def test_reading_ahead_passes_errors_on_and_ends_with_its_reader():
     endless = ahead(itertools.count())
     assert next(endless) == 0
     endless.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_streamed_fit_is_as_good_as_one_in_memory(tmp_path):
