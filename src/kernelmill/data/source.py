@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch import Tensor
 from .order import Pieces, windows
 from .prefetch import ahead, one_ahead
 from .stream import Stream
+
+Features = TypeVar("Features", Tensor, Stream)
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,27 @@ class Source(Protocol):
         ...
 
 
-class _Targeted:
-    """Targets and weights, in memory: an (n, c) tensor, or (n,) class codes that become one-hot rows batch by batch.
+class _Rows(Generic[Features]):
+    """What both sources share: features where they lie, and targets and weights beside them, in memory. Targets are an (n, c) tensor, or
+    (n,) class codes that become one-hot rows batch by batch.
 
-    `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy of the others.
+    `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy of the others. `device` is where batches
+    are wanted.
     """
 
-    def __init__(self, y: Tensor, *, mean: Tensor, w: Tensor | None, keep: Tensor | None, seed: int, where: Any, device: Any):
+    def __init__(
+        self,
+        X: Features,
+        y: Tensor,
+        *,
+        mean: Tensor,
+        w: Tensor | None = None,
+        keep: Tensor | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        self._X: Features = X
+        self.d, where = X.shape[1], X.device
         self._seed, self.device = seed, torch.device(device)
         self._y, self.mean, self.c = y.to(where), mean.to(where), len(mean)
         # Targets of a class code, less their mean: one row each, while that table is small.
@@ -100,23 +116,9 @@ class _Targeted:
         return Y, torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
 
 
-class ArraySource(_Targeted):
-    """Rows of a tensor in memory. `device` is where batches are wanted: rows that are there already are gathered there; rows in host
-    memory are copied while the batch before computes."""
-
-    def __init__(
-        self,
-        X: Tensor,
-        y: Tensor,
-        *,
-        mean: Tensor,
-        w: Tensor | None = None,
-        keep: Tensor | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-    ):
-        super().__init__(y, mean=mean, w=w, keep=keep, seed=seed, where=X.device, device=device)
-        self._X, self.d = X, X.shape[1]
+class ArraySource(_Rows[Tensor]):
+    """Rows of a tensor in memory. Those that are where batches are wanted are gathered there; rows in host memory are copied to a GPU while
+    the batch before computes."""
 
     def take(self, rows: Tensor) -> Batch:
         return self._take(rows, pin=False)
@@ -139,23 +141,9 @@ class ArraySource(_Targeted):
         return (self.take(order[i : i + m]) for i in range(0, len(order), m))
 
 
-class StreamSource(_Targeted):
+class StreamSource(_Rows[Stream]):
     """Rows that stay in their files. A window of them is in memory at a time, and the next one is read while it is used: rows come in
     the order of `order.windows`, the same for the same seed however many threads read. `keep` must rise."""
-
-    def __init__(
-        self,
-        X: Stream,
-        y: Tensor,
-        *,
-        mean: Tensor,
-        w: Tensor | None = None,
-        keep: Tensor | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-    ):
-        super().__init__(y, mean=mean, w=w, keep=keep, seed=seed, where="cpu", device=device)
-        self._X, self.d = X, X.shape[1]
 
     def take(self, rows: Tensor) -> Batch:
         rows = rows.cpu()
