@@ -348,53 +348,6 @@ def test_weights_may_be_a_column(tmp_path):
     assert torch.equal(a.model_.alpha, b.model_.alpha)
 
 
-# ---- a stream of chunks --------------------------------------------------------------------------------------------------------------
-
-
-def test_partial_fit_learns_from_every_chunk():
-    rows = g.normal(size=(9000, 3)).astype(np.float32)
-    target = np.sin(3 * rows[:, 0])
-    model = KernelRegressor(kernel=kernelmill.kernels.Laplacian(2.0), n_centers=300, random_state=0)
-    scores = []
-    for i in range(0, 8000, 1000):
-        model.partial_fit(rows[i : i + 1000], target[i : i + 1000])
-        scores.append(model.score(rows[8000:], target[8000:]))
-    assert model.rows_seen_ == 8000 and scores[-1] > scores[0] + 0.01
-    before = model.model_.alpha.clone()
-    model.partial_fit(rows[:5], target[:5])  # few rows move it a little
-    assert 0 < (model.model_.alpha - before).norm() < 0.2 * before.norm()
-
-
-def test_partial_fit_of_classes_knows_them_from_the_start():
-    rows = g.normal(size=(6000, 2)).astype(np.float32)
-    label = np.where(rows[:, 0] > 0, "right", "left")
-    model = KernelClassifier(kernel=kernelmill.kernels.Laplacian(2.0), n_centers=200, random_state=0)
-    with pytest.raises(ValueError, match="first call"):
-        model.partial_fit(rows[:10], label[:10])
-    left = np.flatnonzero(label == "left")[:500]
-    model.partial_fit(rows[left], label[left], classes=["right", "left"])
-    assert set(model.predict(rows)) == {"left"}
-    for i in range(0, 5000, 1000):
-        model.partial_fit(rows[i : i + 1000], label[i : i + 1000])
-    assert model.score(rows[5000:], label[5000:]) > 0.93
-    with pytest.raises(InputError, match="'up', which is not among"):
-        model.partial_fit(rows[:2], ["left", "up"])
-
-
-def test_centers_can_be_added():
-    rows = g.uniform(-3, 3, size=(8000, 1)).astype(np.float32)
-    target = np.sin(5 * rows[:, 0])
-    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(0.3), n_centers=8, random_state=0, warm_start=True, solver=EigenPro4())
-    model.fit(rows, target)
-    few, before = model.score(rows, target), model.predict(rows)
-    model.add_centers(np.linspace(-3, 3, 60)[:, None])
-    np.testing.assert_allclose(model.predict(rows), before, atol=1e-3)
-    model.partial_fit(rows, target)
-    assert model.model_.n_centers == 68 and model.score(rows, target) > max(0.9, few + 0.1)
-    model.fit(rows, target)
-    assert model.model_.n_centers == 68 and model.score(rows, target) > 0.9
-
-
 # ---- memory ------------------------------------------------------------------------------------------------------------------------
 
 LIMITED = """
@@ -568,19 +521,6 @@ def test_matrices_with_missing_values_are_refused_unless_columns_are_said(tmp_pa
     with pytest.raises(DataFileError, match="1 missing values"):
         KernelRegressor(**SETTINGS).fit(tmp_path / "x.npy", Y)
     assert KernelRegressor(**SETTINGS, columns=Columns()).fit(tmp_path / "x.npy", Y).encoder_.d == 5
-
-
-def test_partial_fit_goes_on_with_the_square_loss_only():
-    label = (Y > 0).astype(int)
-    for solver in ("pegasos", kernelmill.solvers.Falkon("logistic")):
-        model = KernelClassifier(kernel=kernelmill.kernels.Laplacian(2.0), solver=solver, ridge=1.0, random_state=0)
-        model.partial_fit(X[:300], label[:300], classes=[0, 1])
-        with pytest.raises(InputError, match="square loss"):
-            model.partial_fit(X[:300], label[:300])
-    weighted = KernelClassifier(**{**SETTINGS, "solver": "auto"}, class_weight={0: 1, 1: 50})
-    weighted.partial_fit(X[:500], label[:500], classes=[0, 1])
-    weighted.partial_fit(X[500:2500], label[500:2500])
-    assert weighted.predict(X[2500:]).mean() > 0.9
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "csv"])

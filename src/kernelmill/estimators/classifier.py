@@ -16,7 +16,9 @@ from torch import Tensor
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
+from .partial import go_on
 from .rows import MERGE_ROWS, checked_weights, merge, on_host, split_rows
+from .training import train
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -85,7 +87,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on more rows, without those before. The first call fits, with all labels in `classes`, and chooses kernel and centers among
-        its rows; each later one is a pass over the new rows. Give the first call some thousand rows."""
+        its rows, the later ones go on from there. Give each some thousand rows."""
         if not hasattr(self, "model_"):
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
@@ -100,7 +102,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         w = self._class_weighted(w, codes, on_the_way=True)
         # Rows that were not learned yet say how sure the model may be, each chunk in its share of all.
         new, share = self._calibrate(X, codes, w, (X, codes, w)), len(X) / (self.rows_seen_ + len(X))
-        self._partial(X, codes, w)
+        go_on(self, X, codes, w, labels=True)
         self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
         return self
 
@@ -118,10 +120,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if len(keep) <= MERGE_ROWS:
             one_hot = torch.nn.functional.one_hot(codes[keep], c).double()
             X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
-            self._fit(X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held)
+            train(self, X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held)
         else:
             Y = codes
-            self._fit(X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep)
+            train(self, X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep)
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self
 

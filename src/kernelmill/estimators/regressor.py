@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import KernelEstimator
+from .partial import go_on
 from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
+from .training import train
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -71,12 +73,14 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         mean = (total / w[keep].sum()).to(Y.dtype)
         if len(keep) <= MERGE_ROWS:
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            return self._fit(X, Y, w, mean, None, held)
-        return self._fit(X, Y, w, mean, None, held, None if len(keep) == len(X) else keep)
+            train(self, X, Y, w, mean, None, held)
+        else:
+            train(self, X, Y, w, mean, None, held, None if len(keep) == len(X) else keep)
+        return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
-        """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; each later one is
-        a pass over the new rows. Give the first call some thousand rows."""
+        """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
+        go on from there. Give each some thousand rows."""
         if not hasattr(self, "model_"):
             return self.fit(X, y, sample_weight)
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
@@ -87,7 +91,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             raise InputError(f"y has {given} columns, the model was fitted with {self.n_outputs_}.")
         w = self._check_weight(sample_weight, len(X))
         used = w > 0
-        self._partial(X[used.to(X.device)], Y[used], w[used])
+        go_on(self, X[used.to(X.device)], Y[used], w[used], labels=False)
         return self
 
     def _check_y(self, y: Any, n: int) -> Tensor:

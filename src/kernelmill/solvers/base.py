@@ -73,6 +73,7 @@ class State:
     g_last: Tensor | None = None  # (n, c) residual of each row when last seen
     value: float = float("inf")  # of the objective, where the solver watches it
     direction: Tensor | None = None  # (p, c) where conjugate gradients go next; of ASkotch, its second sequence v
+    normal: Tensor | None = None  # (p, p) normal equations of the rows so far, whose right-hand side is r; of Direct
     uncertainty: Uncertainty | None = None  # of a Gaussian process
     stopped: str = ""  # why the run ended before its last epoch, if it did
 

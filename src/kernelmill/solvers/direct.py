@@ -61,9 +61,10 @@ class Direct(Solver):
         if plan.every_row:
             rows = source.take(torch.arange(source.n))
             alpha = kernel_ridge(K.dense(points, points), rows.Y.to(K.device, K.dtype), rows.w.to(K.device, K.dtype), plan.ridge)
+            state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
         else:
-            alpha = least_squares(K, source, points, plan, report)
-        state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
+            state = least_squares(K, source, points, plan, report, state)
+            alpha = state.alpha
         report("epoch", 1, 0, alpha=alpha)
         report("end", 1, 0, alpha=alpha)
         return state
@@ -78,18 +79,30 @@ def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
     return root * factor(K_XX).solve(root * Y)
 
 
-def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, report: Reporter) -> Tensor:
+def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, report: Reporter, before: State | None = None) -> State:
+    """The solution for these rows, and for those of the normal equations `before`."""
     L = factor(K.dense(Z, Z)).L
     features = partial(whitened, K, source, Z, L, plan, report)
     normal, right = normal_equations(features(), plan.p, plan.c, L)
-    normal.diagonal().add_(plan.ridge)
-    R, info = torch.linalg.cholesky_ex(normal)
+    if before is not None and before.normal is not None:
+        normal += before.normal
+        right += before.r
+    R, info = torch.linalg.cholesky_ex(normal + plan.ridge * torch.eye(plan.p).to(L))
     d = R.diagonal()
     if info.item() == 0 and (d.max() / d.min()).item() ** 2 < WORST:
         beta = torch.cholesky_solve(right, R)
-    else:
+    elif before is None or before.normal is None:
         beta = by_qr(features(), plan.p, plan.c, plan.ridge, L)
-    return torch.linalg.solve_triangular(L.T, beta, upper=True)
+    else:
+        beta = by_eigenvalues(normal, right, plan.ridge)
+    return State(plan, torch.linalg.solve_triangular(L.T, beta, upper=True), right, normal=normal, epoch=1)
+
+
+def by_eigenvalues(normal: Tensor, right: Tensor, ridge: float) -> Tensor:
+    """The same without the rows: directions below the rounding of the normal equations are cut."""
+    values, vectors = torch.linalg.eigh(normal)
+    kept = values > values.max() / WORST
+    return vectors[:, kept] @ ((vectors[:, kept].T @ right) / (values[kept, None] + ridge))
 
 
 def by_qr(features: Iterator[tuple[Tensor, Tensor]], p: int, c: int, ridge: float, like: Tensor) -> Tensor:

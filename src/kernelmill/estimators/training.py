@@ -1,0 +1,349 @@
+"""What a fit does, once its rows are checked: tune, choose centers, plan, solve. Estimators in, their fitted attributes out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from .. import centers as centers_room
+from .. import kernels, neighbourhoods, solvers, tuning
+from ..callbacks import announce, plan_line
+from ..data import Stream, source_of
+from ..distributed import Alone
+from ..errors import InputError, one_of, warn
+from ..kernels import Kernel, Radial
+from ..model import KernelModel
+from ..ops import KernelProduct, frame
+from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
+from ..rates import measure
+from ..runs import Run, state_of
+from ..runs import identity as run_identity
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from .base import KernelEstimator
+
+log = logging.getLogger("kernelmill")
+
+
+def train(
+    estimator: KernelEstimator,
+    X: Any,
+    y: Tensor,
+    w: Tensor,
+    mean: Tensor,
+    labels: Tensor | None,
+    held: tuple[Tensor, Tensor, Tensor] | None,
+    keep: Tensor | None = None,
+) -> None:
+    """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
+    keep: the numbers of the rows to train on, all where it is None."""
+    if estimator.checkpoint is None:
+        return _train(estimator, X, y, w, mean, labels, held, keep, None)
+    run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume))
+    try:
+        with run.listening():
+            return _train(estimator, X, y, w, mean, labels, held, keep, run)
+    finally:
+        run.close()
+
+
+def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None) -> None:
+    stored = estimator.solver if isinstance(estimator.solver, Plan) else None
+    before = run.choices if run else None
+    if stored:
+        own_choice = [name for name in ("ridge", "epochs", "precision", "memory_budget") if not is_auto(getattr(estimator, name))]
+        if own_choice:
+            raise InputError(f"a plan was given as solver, which has its own {' and '.join(own_choice)}; leave them out.")
+    seed = stored.seed if stored else int(estimator._random().randint(2**31 - 1))
+    generator = torch.Generator().manual_seed(seed)
+    device = stored.device if stored else device_of(estimator.device, X)
+    whole("epochs", None if is_auto(estimator.epochs) else estimator.epochs, 1)
+    if X.is_cuda and X.device != torch.empty(0, device=device).device:
+        X = X.to(device)
+    budget = stored.budget if stored else parse_bytes(estimator.memory_budget, device)
+    tile = tile_bytes(budget, device)
+    scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
+    w = w / scale
+    size = X.nbytes + y.nbytes
+    streamed = isinstance(X, Stream)
+    if isinstance(X, Stream) and device == "cpu":
+        budget = max(1 << 20, budget - 3 * X.window_bytes)
+    elif estimator._learned is not None and device == "cpu":
+        budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
+    if device.startswith("cuda") and not X.is_cuda and not streamed and estimator.epochs != 1 and size <= budget // 3:
+        # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
+        X, y, budget = X.to(device), y.to(device), budget - size
+    rows_of = partial(source_of, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
+    source = rows_of(keep=keep)
+    n, d = source.n, source.d
+    warm = _warm(estimator, d, len(mean))
+    given = None if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+    kind = given or kernels.Laplacian()
+    precision = precision_of(estimator.precision, X.dtype.itemsize, d, kind, device)
+    if warm is not None and warm.alpha.dtype == torch.float64:
+        precision = "float64"  # weights that large would not survive in fewer digits
+
+    own = _own_centers(estimator, X)
+    base = Plan(
+        "auto",
+        n,
+        d,
+        len(mean),
+        0,
+        precision=precision,
+        fine=fine_precision(estimator.precision, labels is None),
+        regression=labels is None,
+        device=device,
+        x_bytes=X.dtype.itemsize,
+        seed=seed,
+        epochs=0 if is_auto(estimator.epochs) else int(estimator.epochs),  # type: ignore[arg-type]
+        ridge=1.0 if is_auto(estimator.ridge) else _given_ridge(estimator) / scale,  # where one will be chosen, it is above 0
+        tile_bytes=tile,
+        budget=budget,
+    )
+    fixed = warm.n_centers if warm is not None else len(own) if own is not None else _count_centers(estimator, n)
+    identity = _identity(estimator, source, y, keep) if run else {}
+    if run and before:
+        run.check(identity)
+        stored = before["plan"]
+    if stored:
+        solver, base = _again(estimator, stored, base, fixed)
+    else:
+        solver, base = _solver(estimator, base, given, fixed, anew=own is None and warm is None)
+    if solver.for_classes and labels is None:
+        raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
+    if streamed and solver.every_row:
+        raise InputError(
+            f"solver={solver.name!r} keeps every row in memory, and {size / 2**30:.1f} GiB of rows do not fit; "
+            "use 'eigenpro4' or 'falkon', or a larger memory_budget."
+        )
+    p, every_row = base.p, base.every_row
+    if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
+        mixed = torch.randperm(n, generator=generator)
+        keep = mixed if keep is None else keep[mixed]
+        source = rows_of(keep=keep)
+
+    if not solver.needs_ridge and is_auto(estimator.ridge):
+        base = replace(base, ridge=0.0)
+    outlook = stored or solvers.predicted(solver, base)  # settings that cannot be used are said before anything takes time
+    if estimator.verbose:
+        announce(outlook)
+    # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
+    if before:
+        kernel, ridge = before["kernel"] or kernels.resolve(estimator.kernel), before["ridge"]
+    else:
+        kernel, ridge = _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
+    kernel.validate(d)
+    if before:
+        Z, order, every_row = before["Z"], before["order"], before["every_row"]
+        generator.set_state(before["generator"])
+    elif warm is not None or own is not None:
+        # Where any first rows must be a random subsample; undone below.
+        order = torch.randperm(p, generator=generator) if solver.subsamples else None
+        Z = own if warm is None else warm.Z
+        assert Z is not None
+        Z = Z if order is None else Z[order.to(Z.device)]
+    elif every_row and (solver.every_row or not solver.subsamples):
+        Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
+    else:
+        labels = labels if labels is None or keep is None else labels[keep]
+        Z, order, every_row = _take_centers(estimator, source, kernel, precision, device, tile, labels, p, generator), None, False
+    Z = Z.to(device)
+
+    if stored and not before:
+        ridge = stored.ridge
+    plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
+    log.info("%s", plan_line(plan))
+    if plan.bytes > budget:
+        warn(
+            f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the {budget / 2**20:.0f} MiB it may; "
+            "use fewer centers or a larger memory_budget."
+        )
+    if run and not before:
+        choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "Z": Z, "order": order, "every_row": every_row}
+        run.write_choices(
+            {
+                **choices,
+                "generator": generator.get_state(),
+                "identity": identity,
+                "random_state": estimator._drawn or 0,
+                "window_rows": X.window_rows if isinstance(X, Stream) else 0,
+            }
+        )
+    mean = solver.intercept(mean)
+    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run)
+    state = None
+    if run and run.saved:
+        state = state_of(run.saved, device)
+        plan = state.plan
+        watch.restore(run.saved["watch"], device)
+        log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
+    elif warm is not None and solver.name != "direct":
+        alpha = (warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]).to(device, plan.torch_dtype)
+        state = solvers.State(plan, alpha, torch.zeros_like(alpha))
+    if not (run and run.saved and run.saved["finished"] and state):
+        state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
+
+    alpha = (watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
+    if order is not None:
+        back = torch.argsort(order)
+        alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
+    estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
+    estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
+    estimator._keep_encoder()
+    estimator.n_iter_, estimator._loss, estimator.rows_seen_ = max(1, state.epoch), solver.loss_name, n
+    estimator._stands, estimator._weight_seen, estimator._equations = plan.p, n * scale, None
+    if state.stopped and "callback" not in state.stopped and not watch.stopped:
+        warn(
+            f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
+            ConvergenceWarning,
+        )
+
+
+def _identity(estimator: KernelEstimator, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:
+    passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state")
+    settings = {name: value for name, value in estimator.get_params(deep=False).items() if name not in passing}
+    sizes = {"rows": source.n, "features": source.d, "outputs": source.c, "device": source.device.type}
+    some = source.some(64)
+    return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], some.w, some.X)
+
+
+def _solver(estimator: KernelEstimator, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
+    """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
+    n = base.n
+    if not is_auto(estimator.solver):
+        solver = solvers.resolve(estimator.solver)
+        p = fixed or solver.default_centers(n)
+        return solver, replace(base, solver=solver.name, p=p, every_row=anew and p == n)
+    base = replace(base, p=fixed or n, every_row=anew and (fixed or n) == n)
+    if direct_is_instant(n, base.p, base.budget):
+        return solvers.Direct(), base
+    base = replace(base, rates=measure(kernel, base.d, base.precision, base.device))
+    if fixed is None:
+        base = solvers.affordable(base)
+    table = solvers.forecast(base)
+    log.info("%s", table)
+    return table.chosen.solver, base
+
+
+def _again(estimator: KernelEstimator, stored: Plan, base: Plan, fixed: int | None) -> tuple[solvers.Solver, Plan]:
+    """A fit from a stored plan does the same again; its sizes must be those of the data."""
+    for name, here in (("n", base.n), ("d", base.d), ("c", base.c), ("p", fixed or stored.p)):
+        if getattr(stored, name) != here:
+            raise InputError(f"the plan given as solver has {name} = {getattr(stored, name)}, this fit {here}; use solver='auto'.")
+    return solvers.NAMED[stored.solver](**(stored.settings or {})), stored
+
+
+def _take_centers(estimator: KernelEstimator, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
+    """Rows of the data that become centers, chosen as the user said."""
+    how, K = "uniform" if is_auto(estimator.centers) else estimator.centers, None
+    if how not in ("uniform", "balanced"):  # the other ways look at distances
+        origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
+        K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
+    return source.take(centers_room.choose(how, K, source, labels, p, generator)).X
+
+
+def _warm(estimator: KernelEstimator, d: int, c: int) -> KernelModel | None:
+    """The model to go on from, if warm_start asks for it; parameters that a warm start cannot change are refused."""
+    if not estimator.warm_start or not hasattr(estimator, "model_"):
+        return None
+    model = estimator.model_
+    if model.Z.shape[1] != d or model.alpha.shape[1] != c:
+        raise InputError(
+            f"warm_start=True, but the fitted model has {model.Z.shape[1]} features and {model.alpha.shape[1]} outputs, "
+            f"the new data {d} and {c}; set warm_start=False."
+        )
+    fresh = {"kernel": estimator.kernel, "n_centers": estimator.n_centers, "centers": estimator.centers}
+    known = getattr(estimator, "_fitted_with", {})  # a model that was loaded does not say
+    changed = [name for name, value in fresh.items() if name in known and repr(value) != known[name]]
+    if changed:
+        raise InputError(
+            f"warm_start=True keeps kernel and centers, but {', '.join(changed)} changed since the last fit; set warm_start=False."
+        )
+    return model
+
+
+def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, warm, own, budget, generator) -> tuple[Kernel, float]:
+    """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
+    given = None if is_auto(estimator.ridge) else _given_ridge(estimator)
+    if warm is not None:
+        return warm.kernel, (estimator.ridge_ if given is None else float(given)) / scale
+    estimator._fitted_with = {"kernel": repr(estimator.kernel), "n_centers": repr(estimator.n_centers), "centers": repr(estimator.centers)}
+    kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+    # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
+    free = given is None and solver.needs_ridge
+    ridge = None if free else float(given or 0.0) / scale
+    unset = is_auto(kernel) or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
+    n = source.n
+    if n < 2:
+        return (kernels.Laplacian(bandwidth=1.0) if unset else kernel), 1e-6 if ridge is None else ridge
+    if not unset and ridge is not None:
+        return kernel, ridge
+    # In the proportion of the real run, but never with so few centers that a kernel for few is chosen (covertype: 80 % instead of 90).
+    ratio = 1.0 if every_row else min(1.0, max(p / n, min(p, tuning.MAX_CENTERS) / min(n, tuning.SAMPLE_ROWS)))
+    # Few rows are all taken, in an order that no seed changes: they come sorted, and the first ones must not be alike.
+    drawn = torch.Generator().manual_seed(0) if n <= tuning.CHECK_ROWS else generator
+    rows = torch.randperm(n, generator=drawn)[: tuning.SAMPLE_ROWS]
+    batch = source.take(rows)
+    X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
+    sample = tuning.Sample(X, Y, w, ratio)
+    if given is None and ratio == 1:
+        ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
+    if solver.criterion == "elbo":
+        choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.to(sample.X))
+    else:
+        choice = tuning.tune(kernel, ridge, sample)
+        if unset and p > tuning.LARGE:
+            choice = tuning.rescaled(choice, ridge, sample)
+            if isinstance(choice.kernel, Radial) and isinstance(choice.kernel.bandwidth, Tensor) and source.d <= tuning.MANY_FEATURES:
+                sharper = neighbourhoods.refined(choice.kernel, source, p, budget // 2, generator)
+                choice = tuning.again(sharper, choice, ridge, sample)
+    return choice.kernel, choice.ridge if free or given is not None else 0.0
+
+
+def _given_ridge(estimator: KernelEstimator) -> float:
+    given = estimator.ridge
+    if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= given < np.inf:
+        raise InputError(f"ridge={given!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
+    return float(given)
+
+
+def _count_centers(estimator: KernelEstimator, n: int) -> int | None:
+    """As many centers as the user said, or None."""
+    if is_auto(estimator.n_centers):
+        return None
+    whole("n_centers", estimator.n_centers, 1)
+    count = int(estimator.n_centers)  # type: ignore[arg-type]
+    if count > n:
+        warn(f"n_centers={count} is more than the {n} training rows: all are centers.")
+    return min(n, count)
+
+
+def _own_centers(estimator: KernelEstimator, X: Tensor) -> Tensor | None:
+    """The user's own array of centers, checked; None where `centers` names a way of choosing."""
+    if is_auto(estimator.centers):
+        return None
+    if isinstance(estimator.centers, str):
+        if estimator.centers not in centers_room.WAYS:
+            raise one_of("centers", estimator.centers, centers_room.WAYS)
+        return None
+    Z = torch.as_tensor(np.asarray(estimator.centers.cpu() if isinstance(estimator.centers, Tensor) else estimator.centers))
+    if Z.ndim != 2 or Z.shape[1] != X.shape[1] or len(Z) == 0:
+        raise InputError(
+            f"centers of shape {tuple(Z.shape)} were given, expected (p, {X.shape[1]}): a row per center, a column per feature."
+        )
+    Z = Z.to(X.dtype)
+    if not torch.isfinite(Z).all():
+        raise InputError("centers contain NaN or infinity; give finite rows.")
+    if not is_auto(estimator.n_centers) and estimator.n_centers != len(Z):
+        raise InputError(f"n_centers={estimator.n_centers} was given together with {len(Z)} rows of centers; leave n_centers out.")
+    return Z
