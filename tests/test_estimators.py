@@ -505,3 +505,13 @@ def test_tensors_are_scored_as_arrays_are():
         model.fit(X, y)
         assert model.score(X, y) == model.score(X.numpy(), y.numpy()) > 0.9
         assert model.score(X.bfloat16(), y) > 0.9
+
+
+def test_a_model_is_saved_through_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    model = KernelRegressor(n_centers=5, random_state=0).fit(np.random.randn(20, 2), np.random.randn(20))
+    for _ in range(2):
+        model.save(tmp_path / "link")
+    assert kernelmill.load(tmp_path / "link").model_.n_centers == 5 and (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]

@@ -36,7 +36,7 @@ JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
 def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
     """Write aside, then rename: what was there stays whole until the new model is whole."""
-    folder = Path(folder)
+    folder = Path(os.path.realpath(folder))  # a link stays a link
     if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
     names = ("Z", "alpha", "intercept", *(UNCERTAINTY if model.ridge is not None else ()))
