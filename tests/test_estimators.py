@@ -510,8 +510,8 @@ def test_tensors_are_scored_as_arrays_are():
 def test_a_model_is_saved_through_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
-    model = KernelRegressor(n_centers=5, random_state=0).fit(np.random.randn(20, 2), np.random.randn(20))
+    model = KernelRegressor(n_centers=5, random_state=0).fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0))
     for _ in range(2):
         model.save(tmp_path / "link")
-    assert kernelmill.load(tmp_path / "link").model_.n_centers == 5 and (tmp_path / "link").is_symlink()
+    assert load(tmp_path / "link").model_.n_centers == 5 and (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
