@@ -56,20 +56,141 @@ def test_centers_can_be_added():
     assert model.model_.n_centers == 68 and model.score(rows, target) > 0.9
 
 
-def test_centers_stand_in_for_the_rows_seen():
-    rows, more = g.normal(size=(600, 2)), g.normal(size=(400, 2))
-    target, new = np.sin(rows[:, 0]), np.cos(more[:, 1])
-    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=50, random_state=0, solver="direct", ridge=1e-3)
-    old = model.partial_fit(rows, target).model_
-    model.partial_fit(more, new, sample_weight=np.full(400, 2.0))
+def solution(Z, ridge, *parts):
+    """The least squares of all (rows, targets, weights), dense in float64."""
 
     def K(A, B):
-        return torch.exp(-torch.cdist(A, B) / 2)
+        return torch.exp(-torch.cdist(torch.as_tensor(A), torch.as_tensor(B)) / 2)
 
-    X, Z, y = torch.tensor(more), old.Z, torch.tensor(new)[:, None]
-    A, seen = K(X, Z), 600 / 50 * K(Z, Z) @ K(Z, Z)
-    right = 2 * A.T @ (y - old.intercept) + seen @ old.alpha
-    torch.testing.assert_close(model.model_.alpha, torch.linalg.solve(2 * A.T @ A + seen + 1e-3 * K(Z, Z), right), rtol=1e-5, atol=1e-5)
+    normal, right = ridge * K(Z, Z), torch.zeros(len(Z), 1, dtype=torch.float64)
+    for rows, targets, weights in parts:
+        A, w = K(rows, Z), torch.as_tensor(weights)[:, None]
+        normal, right = normal + A.T @ (w * A), right + A.T @ (w * torch.as_tensor(targets).reshape(-1, 1))
+    return torch.linalg.solve(normal, right)
+
+
+def chunk(n):
+    rows = g.normal(size=(n, 2))
+    return rows, np.sin(rows[:, 0]) + g.normal(size=n), g.uniform(0.5, 3, n)
+
+
+EXACTLY = dict(kernel=Laplacian(2.0), random_state=0, solver="direct", ridge=1e-3)
+
+
+def test_chunks_end_at_the_solution_of_all_rows_in_any_order():
+    first, second, third = chunk(600), chunk(400), chunk(50)
+    for rest in ((second, third), (third, second)):
+        model = KernelRegressor(n_centers=50, **EXACTLY).partial_fit(*first)
+        for part in rest:
+            model.partial_fit(*part)
+        parts = [(X, y - model.model_.intercept.item(), w) for X, y, w in (first, second, third)]
+        torch.testing.assert_close(model.model_.alpha, solution(model.model_.Z, 1e-3, *parts), rtol=1e-5, atol=1e-5)
+        assert model.rows_seen_ == 1050
+
+
+def stand_ins(old, weight, count=None):
+    Z = old.Z[:count]
+    return Z, (old(Z) - old.intercept)[:, 0], np.full(len(Z), weight / len(Z))
+
+
+@pytest.mark.parametrize("how", ["fit", "loaded", "add_centers", "steps between"])
+def test_centers_stand_in_for_rows_whose_equations_nobody_has(how, tmp_path):
+    first, second, third = chunk(600), chunk(400), chunk(300)
+    model = KernelRegressor(n_centers=50, **EXACTLY)
+    weight, count = first[2].sum(), None
+    if how == "fit":
+        model.partial_fit(*chunk(100)).fit(*first)
+    else:
+        model.partial_fit(*first)
+    if how == "loaded":
+        model.save(tmp_path / "m")
+        model = kernelmill.load(tmp_path / "m")
+    if how == "add_centers":
+        model.add_centers(chunk(7)[0])
+        count = 50
+    if how == "steps between":
+        model.set_params(solver="eigenpro4").partial_fit(*third)
+        model.set_params(solver="direct")
+        weight += third[2].sum()
+    old = model.model_
+    for X, y, w in (second, third):
+        model.partial_fit(X, y, w)
+    new = [(X, y - old.intercept.item(), w) for X, y, w in (second, third)]
+    want = solution(old.Z, 1e-3, stand_ins(old, weight, count), *new)
+    torch.testing.assert_close(model.model_.alpha, want.to(model.model_.alpha), rtol=1e-4, atol=1e-4)
+
+
+def test_class_weights_are_sample_weights():
+    X, y = g.normal(size=(2000, 2)), g.integers(0, 2, 2000)
+    settings = dict(kernel=Laplacian(2.0), n_centers=50, ridge=1e-3, random_state=0)
+    by_class = KernelClassifier(**settings, class_weight={0: 1, 1: 5})
+    by_row = KernelClassifier(**settings)
+    for part in (slice(0, 1000), slice(1000, 2000)):
+        by_class.partial_fit(X[part], y[part], classes=[0, 1])
+        by_row.partial_fit(X[part], y[part], classes=[0, 1], sample_weight=1 + 4.0 * y[part])
+    torch.testing.assert_close(by_class.model_.alpha, by_row.model_.alpha)
+
+
+def test_smooth_kernels_without_a_ridge_keep_their_digits():
+    X = g.normal(size=(6000, 3))
+    y = np.sin(2 * X[:, 0]) * X[:, 1]
+    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(5.0), ridge=0.0, solver="direct", n_centers=300, random_state=0)
+    scores = []
+    for i in range(0, 4000, 1000):
+        model.partial_fit(X[i : i + 1000], y[i : i + 1000])
+        scores.append(model.score(X[4000:], y[4000:]))
+    assert scores[-1] > scores[0] > 0.9
+
+
+@pytest.mark.parametrize("solver", ["eigenpro3", "nytro", "eigenpro4"])
+def test_solvers_that_regularise_by_few_steps_go_on_by_steps(solver):
+    X = g.normal(size=(6000, 5)).astype(np.float32)
+    signal = np.sin(X[:, 0]) * X[:, 1]
+    y = signal + g.normal(size=6000)
+    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=solver, random_state=0)
+    before = model.partial_fit(X[:2000], y[:2000]).score(X[4000:], signal[4000:])
+    again = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=model.plan_, random_state=0)
+    again.fit(X[:2000], y[:2000])
+    for each in (model, again):
+        each.partial_fit(X[2000:3000], y[2000:3000])
+        assert each.score(X[4000:], signal[4000:]) > before - 0.05
+
+
+@pytest.mark.parametrize("solver, offset", [("auto", 1.7e9), ("eigenpro4", 1e4)])
+def test_large_offsets_and_narrow_numbers_keep_their_digits(solver, offset):
+    X = (g.normal(size=(3000, 2)) * 1e5).astype(np.float32)
+    y = offset + 10 * np.sin(2e-5 * X[:, 0].astype(float))
+    model = KernelRegressor(kernel=Laplacian(2e5), n_centers=100, random_state=0, ridge=1e-3, solver=solver).partial_fit(X[:1000], y[:1000])
+    model.partial_fit(X[1000:2500], y[1000:2500])
+    small = np.abs(X).max(1) < 6e4
+    small[:1000] = False
+    model.partial_fit(X[small].astype(np.float16), y[small])
+    assert model.score(X[2500:], y[2500:]) > 0.95
+
+
+def test_the_model_keeps_its_precision_and_takes_a_new_ridge():
+    X = g.normal(size=(2000, 3)).astype(np.float32)
+    settings = dict(kernel=Laplacian(2.0), n_centers=100, ridge=1e-2, precision="float32", random_state=0)
+    for solver in ("falkon", "eigenpro4"):
+        model = KernelRegressor(solver=solver, **settings).partial_fit(X[:1000], X[:1000, 0])
+        before = model.predict(X[:2]).dtype
+        model.set_params(ridge=1e5).partial_fit(X[1000:], X[1000:, 0])
+        assert model.predict(X[:2]).dtype == before and model.ridge_ == pytest.approx(1e5)
+        assert np.abs(model.predict(X) - model.model_.intercept.item()).max() < 0.2
+
+
+def test_rows_that_an_interrupt_kept_from_being_learned_are_not_counted():
+    X = g.normal(size=(4000, 3)).astype(np.float32)
+    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, solver="eigenpro4", random_state=0).fit(X[:2000], X[:2000, 0])
+
+    def interrupt(event):
+        if event.kind == "projection":
+            raise KeyboardInterrupt
+
+    model.callbacks = interrupt
+    with pytest.warns(UserWarning, match="ended after 0 of"):
+        model.partial_fit(X[2000:], X[2000:, 0])
+    assert model.rows_seen_ < 4000
 
 
 @pytest.mark.parametrize("solver, gap", [("auto", 0.75), (EigenPro4(), 0.4)], ids=["auto", "eigenpro4"])
@@ -86,20 +207,9 @@ def test_chunks_end_near_all_rows_at_once(solver, gap):
     assert once - scores[0] > 0.05 and scores[-1] - scores[0] > gap * (once - scores[0])
 
 
-def test_a_loaded_model_goes_on_as_the_saved_one(tmp_path):
-    rows = g.normal(size=(3000, 3))
-    target = np.sin(rows[:, 0])
-    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, random_state=0).partial_fit(rows[:1000], target[:1000])
-    model.save(tmp_path / "m")
-    again = kernelmill.load(tmp_path / "m")
-    for each in (model, again):
-        each.partial_fit(rows[1000:], target[1000:])
-    assert torch.equal(model.model_.alpha, again.model_.alpha) and again.rows_seen_ == 3000
-
-
-def test_with_many_centers_a_tenth_of_them_stands_in(monkeypatch):
+def test_with_many_centers_some_of_them_stand_in(monkeypatch):
     monkeypatch.setattr("kernelmill.estimators.partial.MANY", 50)
-    monkeypatch.setattr("kernelmill.estimators.partial.EXACT", 100)
+    monkeypatch.setattr("kernelmill.estimators.equations.EXACT", 100)
     rows = g.normal(size=(4000, 3)).astype(np.float32)
     target = np.sin(rows[:, 0])
     model = KernelRegressor(kernel=Laplacian(2.0), n_centers=500, random_state=0).partial_fit(rows[:2000], target[:2000])

@@ -272,7 +272,9 @@ def peek(folder: Any) -> dict[str, Any]:
             choices = read(path)
         except CheckpointError:
             continue
-        return {name: choices[name] for name in ("random_state", "window_rows")}  # not the centers: they are read when they are used
+        return {
+            name: choices[name] for name in ("random_state", "window_rows") if name in choices
+        }  # not the centers: they are read when they are used
     return {}
 
 

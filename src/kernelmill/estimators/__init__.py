@@ -26,6 +26,9 @@ def load(folder: str | os.PathLike, kernel: Any = None) -> KernelClassifier | Ke
             setattr(estimator, name, value)
         estimator.encoder_ = encoder
         estimator.model_, estimator.plan_, estimator.history_ = model, Plan.from_dict(extra["plan"]), extra["history"]
+        for name, value in (("_stands", model.n_centers), ("_weight_seen", float(getattr(estimator, "rows_seen_", model.n_centers)))):
+            if not hasattr(estimator, name):  # a file from before there was partial_fit
+                setattr(estimator, name, value)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error}).") from None
     if kernel is not None:

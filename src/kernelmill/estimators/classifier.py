@@ -91,7 +91,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if not hasattr(self, "model_"):
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
-            return self._fit_classes(X, y, sample_weight, np.unique(on_host(classes)[0]))
+            return self._fit_classes(X, y, sample_weight, np.unique(on_host(classes)[0]), first_chunk=True)
         if classes is not None and not np.array_equal(np.unique(on_host(classes)[0]), self.classes_):
             raise ValueError(f"classes={classes!r} are not the same as on the last call to partial_fit, {self.classes_!r}.")
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
@@ -106,7 +106,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
         return self
 
-    def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None) -> KernelClassifier:
+    def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None, first_chunk: bool = False) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
         codes = self._check_labels(y, len(X), classes)
         w = self._check_weight(sample_weight, len(X))
@@ -120,10 +120,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if len(keep) <= MERGE_ROWS:
             one_hot = torch.nn.functional.one_hot(codes[keep], c).double()
             X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
-            train(self, X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held)
+            train(self, X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held, None, first_chunk)
         else:
             Y = codes
-            train(self, X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep)
+            train(self, X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep, first_chunk)
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self
 

@@ -62,6 +62,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
         loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
         """
+        return self._fit_targets(X, y, sample_weight)
+
+    def _fit_targets(self, X: Any, y: Any, sample_weight: Any, first_chunk: bool = False) -> KernelRegressor:
         X, y, sample_weight = self._open(X, y, sample_weight)
         Y = self._check_y(y, len(X))
         w = self._check_weight(sample_weight, len(X))
@@ -73,16 +76,16 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         mean = (total / w[keep].sum()).to(Y.dtype)
         if len(keep) <= MERGE_ROWS:
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            train(self, X, Y, w, mean, None, held)
+            train(self, X, Y, w, mean, None, held, None, first_chunk)
         else:
-            train(self, X, Y, w, mean, None, held, None if len(keep) == len(X) else keep)
+            train(self, X, Y, w, mean, None, held, None if len(keep) == len(X) else keep, first_chunk)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
         go on from there. Give each some thousand rows."""
         if not hasattr(self, "model_"):
-            return self.fit(X, y, sample_weight)
+            return self._fit_targets(X, y, sample_weight, first_chunk=True)
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
         before = self.y_ndim_, self.n_outputs_
         Y = self._check_y(y, len(X))

@@ -26,6 +26,7 @@ from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_au
 from ..rates import measure
 from ..runs import Run, state_of
 from ..runs import identity as run_identity
+from .equations import equations, exact
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -43,20 +44,21 @@ def train(
     labels: Tensor | None,
     held: tuple[Tensor, Tensor, Tensor] | None,
     keep: Tensor | None = None,
+    first_chunk: bool = False,
 ) -> None:
     """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
-    keep: the numbers of the rows to train on, all where it is None."""
+    keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`."""
     if estimator.checkpoint is None:
-        return _train(estimator, X, y, w, mean, labels, held, keep, None)
+        return _train(estimator, X, y, w, mean, labels, held, keep, None, first_chunk)
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume))
     try:
         with run.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, run)
+            return _train(estimator, X, y, w, mean, labels, held, keep, run, first_chunk)
     finally:
         run.close()
 
 
-def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None) -> None:
+def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, first_chunk: bool) -> None:
     stored = estimator.solver if isinstance(estimator.solver, Plan) else None
     before = run.choices if run else None
     if stored:
@@ -202,6 +204,9 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     estimator._keep_encoder()
     estimator.n_iter_, estimator._loss, estimator.rows_seen_ = max(1, state.epoch), solver.loss_name, n
     estimator._stands, estimator._weight_seen, estimator._equations = plan.p, n * scale, None
+    if first_chunk and solver.loss_name == "square" and exact(estimator):
+        rows = rows_of(keep=keep, w=w * scale)
+        estimator._equations = equations(estimator, rows, estimator.ridge_, lambda event: False, None)
     if state.stopped and "callback" not in state.stopped and not watch.stopped:
         warn(
             f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",

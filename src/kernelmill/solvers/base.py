@@ -74,6 +74,7 @@ class State:
     value: float = float("inf")  # of the objective, where the solver watches it
     direction: Tensor | None = None  # (p, c) where conjugate gradients go next; of ASkotch, its second sequence v
     normal: Tensor | None = None  # (p, p) normal equations of the rows so far, whose right-hand side is r; of Direct
+    triangle: Tensor | None = None  # (p, p + c) [R | Qᵀy] of the same rows, where the normal equations have too few digits
     uncertainty: Uncertainty | None = None  # of a Gaussian process
     stopped: str = ""  # why the run ended before its last epoch, if it did
 

@@ -6,7 +6,7 @@ ridge λ αᵀK(Z,Z)α into λ‖β‖², so that (ΦᵀwΦ + λ) β = Φᵀw y 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,8 @@ from ..planning import Plan, direct_bytes
 from ..projection import factor
 from .base import OnEvent, Reporter, Solver, State, alone
 from .sweep import normal_equations, whitened
+
+Features = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
 
@@ -80,41 +82,66 @@ def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
 
 
 def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, report: Reporter, before: State | None = None) -> State:
-    """The solution for these rows, and for those of the normal equations `before`."""
+    """The solution for these rows and for those whose equations are in `before`."""
     L = factor(K.dense(Z, Z)).L
     features = partial(whitened, K, source, Z, L, plan, report)
+    normal, right, triangle = equations(features, plan, L, before)
+    beta = None if normal is None else by_cholesky(normal, right, plan.ridge)
+    if beta is None:
+        triangle = folded(features(), _started(before, plan, L), plan.p) if triangle is None else triangle
+        beta, normal = by_triangle(triangle, plan.p, plan.ridge), None
+    alpha = torch.linalg.solve_triangular(L.T, beta, upper=True)
+    return State(plan, alpha, right, normal=normal, triangle=triangle, epoch=1)
+
+
+def equations(features: Features, plan: Plan, L: Tensor, before: State | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """(normal matrix, right-hand side, triangle) of these rows and those before: the first two, or the third."""
+    if before is not None and before.triangle is not None:
+        triangle = folded(features(), before.triangle.to(L), plan.p)
+        return None, torch.zeros_like(triangle[:, plan.p :]), triangle
     normal, right = normal_equations(features(), plan.p, plan.c, L)
     if before is not None and before.normal is not None:
-        normal += before.normal
-        right += before.r
-    R, info = torch.linalg.cholesky_ex(normal + plan.ridge * torch.eye(plan.p).to(L))
+        normal += before.normal.to(L)
+        right += before.r.to(L)
+    return normal, right, None
+
+
+def by_cholesky(normal: Tensor, right: Tensor, ridge: float) -> Tensor | None:
+    """The solution, or None where too few digits would be left. `normal` is the same afterwards."""
+    diagonal = normal.diagonal().clone()
+    normal.diagonal().add_(ridge)
+    R, info = torch.linalg.cholesky_ex(normal)
+    normal.diagonal().copy_(diagonal)
     d = R.diagonal()
-    if info.item() == 0 and (d.max() / d.min()).item() ** 2 < WORST:
-        beta = torch.cholesky_solve(right, R)
-    elif before is None or before.normal is None:
-        beta = by_qr(features(), plan.p, plan.c, plan.ridge, L)
-    else:
-        beta = by_eigenvalues(normal, right, plan.ridge)
-    return State(plan, torch.linalg.solve_triangular(L.T, beta, upper=True), right, normal=normal, epoch=1)
+    if info.item() or not (d.max() / d.min()).item() ** 2 < WORST:
+        return None
+    return torch.cholesky_solve(right, R)
 
 
-def by_eigenvalues(normal: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """The same without the rows: directions below the rounding of the normal equations are cut."""
-    values, vectors = torch.linalg.eigh(normal)
-    kept = values > values.max() / WORST
-    return vectors[:, kept] @ ((vectors[:, kept].T @ right) / (values[kept, None] + ridge))
+def _started(before: State | None, plan: Plan, L: Tensor) -> Tensor:
+    """The triangle of the rows before."""
+    if before is None or before.normal is None:
+        return L.new_zeros(plan.p, plan.p + plan.c)
+    normal = before.normal.to(L, copy=True)
+    normal.diagonal().add_(normal.diagonal().max() / WORST)
+    R = torch.linalg.cholesky(normal).T
+    return torch.cat([R, torch.linalg.solve_triangular(R.T, before.r.to(L), upper=False)], 1)
 
 
-def by_qr(features: Iterator[tuple[Tensor, Tensor]], p: int, c: int, ridge: float, like: Tensor) -> Tensor:
-    """The same least squares without squaring the condition: [Φ | Y] is folded chunk by chunk into one triangle [R | Qᵀy]."""
-    triangle = like.new_zeros(p, p + c)
-    triangle[:, :p].diagonal().fill_(ridge**0.5)
+def folded(features: Iterator[tuple[Tensor, Tensor]], triangle: Tensor, p: int) -> Tensor:
+    """Least squares without squaring the condition: [Φ | Y] goes chunk by chunk into one triangle [R | Qᵀy]."""
     for Phi, Y in features:
-        stacked = torch.cat([triangle, torch.cat([Phi, Y], 1)])
-        triangle = torch.linalg.qr(stacked, mode="r").R[:p]
+        triangle = torch.linalg.qr(torch.cat([triangle, torch.cat([Phi, Y], 1)]), mode="r").R[:p]
+    return triangle
+
+
+def by_triangle(triangle: Tensor, p: int, ridge: float) -> Tensor:
+    if ridge:
+        weight = torch.cat([torch.eye(p).to(triangle) * ridge**0.5, torch.zeros_like(triangle[:, p:])], 1)
+        triangle = torch.linalg.qr(torch.cat([triangle, weight]), mode="r").R[:p]
     R, right = triangle[:, :p], triangle[:, p:]
     # Directions below the rounding of the largest carry no information: they are cut, as a pseudo-inverse would.
     d = R.diagonal().abs()
     if d.min() > d.max() * 1e-13:
         return torch.linalg.solve_triangular(R, right, upper=True)
-    return torch.linalg.lstsq(R.cpu(), right.cpu(), driver="gelsd", rcond=1e-13).solution.to(like)
+    return torch.linalg.lstsq(R.cpu(), right.cpu(), driver="gelsd", rcond=1e-13).solution.to(triangle)
