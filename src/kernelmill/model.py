@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -77,11 +79,27 @@ class KernelModel(nn.Module):
         return self._prepared
 
     def forward(self, X: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return self._expression(X)
         K, Z = self.prepared()
         out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
             torch.add(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha), self.intercept, out=out[i : i + ROWS])
         return out
+
+    def _expression(self, X: Tensor) -> Tensor:
+        if self._prepared is None:
+            raise InputError("prepare the model before it is exported: model.prepared(), or call it once.")
+        K, Z = self._prepared
+        return K.expression(X, Z, self.alpha) + self.intercept
+
+    def exported(self) -> torch.export.ExportedProgram:
+        """The model as torch.export's program, for any number of rows (2 or more) of the precision of its centers. K(X, Z) is held: give
+        it some hundred rows at a time."""
+        model = self if self.alpha.device.type == "cpu" else copy.deepcopy(self).cpu()
+        model.prepared()
+        example = torch.zeros(7, self.Z.shape[1], dtype=torch.promote_types(self.Z.dtype, torch.float32))
+        return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},))
 
     @property
     def uncertainty(self) -> Uncertainty | None:

@@ -17,6 +17,7 @@ from .. import kernels, solvers
 from ..checkpoint import save_model
 from ..data import Columns, Encoder, Stream, learn
 from ..errors import InputError
+from ..export import write_onnx
 from ..model import KernelModel
 from ..planning import Plan, device_of, is_auto, parse_bytes
 from ..runs import peek, seconds_of
@@ -305,6 +306,14 @@ class KernelEstimator(BaseEstimator):
             },
             getattr(self, "encoder_", None),
         )
+
+    def to_onnx(self, path: Any) -> None:
+        """Write an ONNX file that takes what `predict` takes, column by column, and gives its predictions; a classifier's also gives
+        probabilities. K(X, Z) is held: run it on some hundred rows at a time."""
+        check_is_fitted(self, "model_")
+        classes = getattr(self, "classes_", None)
+        flat = classes is None and getattr(self, "y_ndim_", 1) == 1
+        write_onnx(path, self.model_, getattr(self, "encoder_", None), classes, getattr(self, "temperature_", 1.0), flat)
 
     _saved = [
         "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_",

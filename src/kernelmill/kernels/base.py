@@ -136,7 +136,7 @@ class Custom(Kernel):
 
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         K = torch.as_tensor(self.function(A.x, B.x))
-        if K.shape != (len(A), len(B)):
+        if K.shape != (A.x.shape[0], B.x.shape[0]):
             raise InputError(
                 f"the kernel function returned shape {tuple(K.shape)}, expected ({len(A)}, {len(B)}): a row of A each, a column of B."
             )

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..kernels import Kernel, Points
 
 try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
@@ -166,6 +167,12 @@ class KernelProduct:
         if self._form is not None and v.shape[1] <= on_chip(self.precision, B.x.shape[1]):
             return fused.product(self._form, A, B, v)
         return self._smaller_on_shortage(self._matmul, A, B, v)
+
+    def expression(self, X: Tensor, B: Points, v: Tensor) -> Tensor:
+        """K(X, B) @ v of raw rows in one expression, K held: what torch.export and ONNX can read."""
+        if self._form is not None:
+            raise InputError("a model is exported from the CPU; move it there first: model.cpu().")
+        return self.kernel.evaluate(self._points(X), B) @ v
 
     def _matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)

@@ -1,0 +1,203 @@
+"""Taking a model elsewhere: an ONNX file that turns raw columns into predictions, for onnxruntime and whatever else reads ONNX.
+
+torch.onnx writes the kernel sum; around it go the nodes that turn columns into features, and values into labels and probabilities.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import os
+import tempfile
+import warnings
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .data import Encoder
+from .errors import InputError
+from .model import KernelModel
+
+PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
+LARGEST = 1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
+NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}  # ONNX's own codes
+
+
+def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | None, classes: Any, temperature: float, flat: bool) -> None:
+    """classes: labels of a classifier, None of a regression; flat: one number per row instead of a matrix of one column."""
+    onnx = needed("onnx")
+    needed("onnxscript")
+    core = _core(onnx, model)
+    graph = _Around(onnx, core.graph, model)
+    features = core.graph.input[0].name
+    if encoder is not None:
+        graph.columns(encoder, features)
+    if classes is None:
+        graph.numbers(core.graph.output[0].name, flat)
+    else:
+        graph.labels(core.graph.output[0].name, np.asarray(classes), temperature)
+    made = graph.model(core, features if encoder is None else None)
+    onnx.checker.check_model(made)
+    target = Path(path)
+    with _readable(path):
+        if made.ByteSize() > LARGEST:
+            onnx.save_model(made, str(target), save_as_external_data=True, location=target.name + ".data")
+            return
+        handle, aside = tempfile.mkstemp(dir=target.absolute().parent, prefix=f".{target.name}.")
+        try:
+            with open(handle, "wb") as file:
+                file.write(made.SerializeToString())
+            os.chmod(aside, 0o644)
+            os.replace(aside, target)
+        except BaseException:
+            os.unlink(aside)
+            raise
+
+
+@contextmanager
+def _readable(path: Any):
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be written ({error.strerror}); choose another place.") from None
+
+
+def needed(package: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise InputError(f"ONNX files need {package}: pip install 'kernelmill[onnx]'.") from None
+
+
+def _core(onnx: Any, model: KernelModel) -> Any:
+    """X → values, as torch.onnx writes it."""
+    model = copy.deepcopy(model).cpu().eval()
+    model.prepared()
+    rows = torch.zeros(7, model.Z.shape[1], dtype=model.Z.dtype if model.Z.dtype == torch.float64 else torch.float32)
+    quiet = logging.getLogger("torch.onnx")
+    level = quiet.level
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        quiet.setLevel(logging.ERROR)
+        try:
+            program = torch.onnx.export(
+                model,
+                (rows,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
+                input_names=["X"],
+                output_names=["values"],
+                verbose=False,
+            )
+        except Exception as error:  # of many kinds; a kernel function of the user's own may do anything
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(f"the {model.kernel.name} kernel cannot be written as ONNX ({type(error).__name__}: {reason}).") from error
+        finally:
+            quiet.setLevel(level)
+    return program.model_proto  # type: ignore[union-attr]
+
+
+class _Around:
+    """Nodes before and after the kernel sum."""
+
+    def __init__(self, onnx: Any, graph: Any, model: KernelModel):
+        self._onnx, self._graph, self._model, self._count = onnx, graph, model, 0
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.before: list[Any] = []
+        self.after: list[Any] = []
+        self._nodes = self.before
+        self._constants: list[Any] = []
+
+    def _op(self, kind: str, *inputs: str, name: str | None = None, domain: str = "", **attributes: Any) -> str:
+        self._count += 1
+        out = name or f"{PREFIX}{self._count}"
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), [out], domain=domain, **attributes))
+        return out
+
+    def _constant(self, value: Any) -> str:
+        self._count += 1
+        tensor = self._onnx.numpy_helper.from_array(np.asarray(value), f"{PREFIX}{self._count}")
+        self._constants.append(tensor)
+        return tensor.name
+
+    def _typed(self, name: str, code: int, *shape: Any) -> Any:
+        return self._onnx.helper.make_tensor_value_info(name, code, list(shape))
+
+    def columns(self, encoder: Encoder, features: str) -> None:
+        """One input per column: numbers as float64 (NaN where missing), texts as strings ("" where missing)."""
+        text, double = self._onnx.TensorProto.STRING, self._onnx.TensorProto.DOUBLE
+        single, parts, axis = len(encoder.numbers), [], self._constant(np.array([1], np.int64))
+        for name, width in zip(encoder.numbers, encoder.widths, strict=True):
+            self.inputs.append(self._typed(name, double, "rows") if width == 1 else self._typed(name, double, "rows", width))
+            parts.append(self._op("Unsqueeze", name, axis) if width == 1 else name)
+        made = []
+        if parts:
+            values = parts[0] if single == 1 else self._op("Concat", *parts, axis=1)
+            lost = self._op("IsNaN", values)
+            scaled = self._op("Div", self._op("Sub", values, self._constant(encoder.shift)), self._constant(encoder.scale))
+            made.append(self._op("Where", lost, self._constant(np.float64(0)), scaled))
+            if len(encoder.flagged):
+                made.append(self._op("Gather", self._op("Cast", lost, to=double), self._constant(encoder.flagged.astype(np.int64)), axis=1))
+        for category in encoder.categories:
+            if category.how == "hash" or category.table is None:
+                raise InputError(
+                    f"the column {category.name!r} is hashed, which ONNX cannot express; train with columns=Columns(beyond='target')."
+                )
+            self.inputs.append(self._typed(category.name, text, "rows"))
+            keys = {"" if value is None else value: code for code, value in reversed(list(enumerate(category.values)))}
+            codes = self._op(
+                "LabelEncoder", category.name, domain="ai.onnx.ml", keys_strings=list(keys), values_int64s=list(keys.values()),
+                default_int64=len(category.values),
+            )  # fmt: skip
+            made.append(self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0))
+        joined = made[0] if len(made) == 1 else self._op("Concat", *made, axis=1)
+        kind = NUMBERS[np.dtype("float32" if encoder.kind == "float16" else encoder.kind)]
+        narrow = self._op("Cast", joined, to=kind)
+        wanted = NUMBERS[np.dtype("float64" if self._model.Z.dtype == torch.float64 else "float32")]
+        self._op("Cast", narrow, to=wanted, name=features)
+
+    def numbers(self, values: str, flat: bool) -> None:
+        self._nodes = self.after
+        kind = NUMBERS[np.dtype("float64" if self._model.alpha.dtype == torch.float64 else "float32")]
+        if flat:
+            self._op("Squeeze", values, self._constant(np.array([1], np.int64)), name="prediction")
+        else:
+            self._op("Identity", values, name="prediction")
+        shape = ("rows",) if flat else ("rows", self._model.alpha.shape[1])
+        self.outputs.append(self._typed("prediction", kind, *shape))
+
+    def labels(self, values: str, classes: np.ndarray, temperature: float) -> None:
+        """The label of the largest value, and calibrated probabilities."""
+        self._nodes = self.after
+        double = self._onnx.TensorProto.DOUBLE
+        place = self._op("ArgMax", values, axis=1, keepdims=0)
+        if classes.dtype.kind in "iub":
+            labels, kind = classes.astype(np.int64), self._onnx.TensorProto.INT64
+        elif classes.dtype.kind == "f":
+            labels, kind = classes.astype(np.float64), double
+        else:
+            labels, kind = np.array([str(c) for c in classes], dtype=object), self._onnx.TensorProto.STRING
+        self._op("Gather", self._constant(labels), place, axis=0, name="label")
+        wide = self._op("Div", self._op("Cast", values, to=double), self._constant(np.float64(temperature)))
+        self._op("Softmax", wide, axis=1, name="probabilities")
+        self.outputs += [self._typed("label", kind, "rows"), self._typed("probabilities", double, "rows", len(classes))]
+
+    def model(self, core: Any, features: str | None) -> Any:
+        helper, graph = self._onnx.helper, core.graph
+        inputs = list(graph.input) if features is not None else self.inputs
+        made = helper.make_graph(
+            [*self.before, *graph.node, *self.after], "kernelmill", inputs, self.outputs, [*graph.initializer, *self._constants]
+        )
+        opsets = [*core.opset_import]
+        if not any(o.domain == "ai.onnx.ml" for o in opsets):
+            opsets.append(helper.make_opsetid("ai.onnx.ml", 3))
+        out = helper.make_model(made, opset_imports=opsets, producer_name="kernelmill")
+        out.ir_version, _ = core.ir_version, out.functions.extend(core.functions)
+        return out
