@@ -5,7 +5,6 @@ torch.onnx writes the kernel sum; around it go the nodes that turn columns into 
 
 from __future__ import annotations
 
-import copy
 import io
 import logging
 import os
@@ -76,31 +75,21 @@ def needed(package: str) -> Any:
 
 
 def _core(onnx: Any, model: KernelModel) -> Any:
-    """X → values, as torch.onnx writes it."""
-    model = copy.deepcopy(model).cpu().eval()
-    model.prepared()
-    rows = torch.zeros(7, model.Z.shape[1], dtype=model.Z.dtype if model.Z.dtype == torch.float64 else torch.float32)
+    """X → values, as torch.onnx writes it. From torch.export's program: torch.onnx itself would try other ways, which take what a function
+    outside torch returns for a constant."""
     quiet = logging.getLogger("torch.onnx")
     level = quiet.level
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         quiet.setLevel(logging.ERROR)
         try:
-            program = torch.onnx.export(
-                model,
-                (rows,),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("rows")},),
-                input_names=["X"],
-                output_names=["values"],
-                verbose=False,
-            )
+            found = torch.onnx.export(model.exported(), dynamo=True, input_names=["X"], output_names=["values"], verbose=False)
         except Exception as error:  # of many kinds; a kernel function of the user's own may do anything
             reason = str(error).strip().split("\n")[0]
             raise InputError(f"the {model.kernel.name} kernel cannot be written as ONNX ({type(error).__name__}: {reason}).") from error
         finally:
             quiet.setLevel(level)
-    return program.model_proto  # type: ignore[union-attr]
+    return found.model_proto  # type: ignore[union-attr]
 
 
 class _Around:
@@ -189,12 +178,24 @@ class _Around:
         self._op("Softmax", wide, axis=1, name="probabilities")
         self.outputs += [self._typed("label", kind, "rows"), self._typed("probabilities", double, "rows", len(classes))]
 
+    def _known(self, node: Any) -> None:
+        """A node as it is, but for acos, which onnxruntime has in float32 only. Of the half angle, tan² = (1 − cos) / (1 + cos), float32
+        has digits enough."""
+        if node.op_type != "Acos" or self._model.alpha.dtype != torch.float64:
+            self._nodes.append(node)
+            return
+        one, single, double = self._constant(np.float64(1)), self._onnx.TensorProto.FLOAT, self._onnx.TensorProto.DOUBLE
+        tangent = self._op("Sqrt", self._op("Div", self._op("Sub", one, node.input[0]), self._op("Add", one, node.input[0])))
+        half = self._op("Cast", self._op("Atan", self._op("Cast", tangent, to=single)), to=double)
+        self._op("Add", half, half, name=node.output[0])
+
     def model(self, core: Any, features: str | None) -> Any:
         helper, graph = self._onnx.helper, core.graph
+        self._nodes = self.before
+        for node in graph.node:
+            self._known(node)
         inputs = list(graph.input) if features is not None else self.inputs
-        made = helper.make_graph(
-            [*self.before, *graph.node, *self.after], "kernelmill", inputs, self.outputs, [*graph.initializer, *self._constants]
-        )
+        made = helper.make_graph([*self.before, *self.after], "kernelmill", inputs, self.outputs, [*graph.initializer, *self._constants])
         opsets = [*core.opset_import]
         if not any(o.domain == "ai.onnx.ml" for o in opsets):
             opsets.append(helper.make_opsetid("ai.onnx.ml", 3))

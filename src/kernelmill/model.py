@@ -96,7 +96,7 @@ class KernelModel(nn.Module):
     def exported(self) -> torch.export.ExportedProgram:
         """The model as torch.export's program, for any number of rows (2 or more) of the precision of its centers. K(X, Z) is held: give
         it some hundred rows at a time."""
-        model = self if self.alpha.device.type == "cpu" else copy.deepcopy(self).cpu()
+        model = copy.deepcopy(self).cpu().eval()
         model.prepared()
         example = torch.zeros(7, self.Z.shape[1], dtype=torch.promote_types(self.Z.dtype, torch.float32))
         return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},))

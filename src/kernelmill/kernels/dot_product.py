@@ -76,17 +76,9 @@ def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
     return norms, (dot / norms.clamp(min=torch.finfo(dot.dtype).tiny)).clamp_(-1, 1)
 
 
-def _acos(cos: Tensor) -> Tensor:
-    if (
-        torch.onnx.is_in_onnx_export()
-    ):  # onnxruntime has no acos in float64, and its atan is float32: of the half angle that costs no digits
-        return 2 * torch.atan(((1 - cos) / (1 + cos)).sqrt().float()).to(cos.dtype)
-    return torch.acos(cos)
-
-
 def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
     """κ0 and κ1: the expected derivative and value of two ReLU units at this cosine, scaled to 1 at cos = 1."""
-    angle = _acos(cos)
+    angle = torch.acos(cos)
     kappa0 = 1 - angle / math.pi
     return kappa0, torch.sin(angle).div_(math.pi).add_(cos * kappa0)
 
@@ -136,6 +128,6 @@ class ArcCosine(DotProduct):
             return _relu_step(cos)[0]
         if self.order == 1:
             return _relu_step(cos)[1] * norms
-        angle = _acos(cos)
+        angle = torch.acos(cos)
         value = 3 * torch.sin(angle) * cos + (math.pi - angle) * (1 + 2 * cos * cos)
         return value.div_(3 * math.pi) * norms * norms
