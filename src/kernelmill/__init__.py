@@ -1,14 +1,39 @@
 """kernelmill: kernel models with millions of centers, as easily as a scikit-learn estimator."""
 
-from . import kernels, solvers
-from .data import Columns
-from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError
-from .estimators import KernelClassifier, KernelRegressor, load
-from .model import KernelModel
-from .planning import Plan
-from .solvers import Event, plan
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import callbacks, kernels, solvers
+    from .data import Columns
+    from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError
+    from .estimators import KernelClassifier, KernelRegressor, load
+    from .model import KernelModel
+    from .planning import Plan
+    from .solvers import Event, plan
 
 __version__ = "0.1.0"
+
+# Where each public name lives. They are imported when they are first used: torch takes seconds, and `kernelmill --help` needs none of it.
+_HOMES = {
+    "CheckpointError": "errors",
+    "Columns": "data",
+    "DataFileError": "errors",
+    "Event": "solvers",
+    "InputError": "errors",
+    "InputTypeError": "errors",
+    "KernelClassifier": "estimators",
+    "KernelModel": "model",
+    "KernelRegressor": "estimators",
+    "KernelmillError": "errors",
+    "ModelFileError": "errors",
+    "Plan": "planning",
+    "load": "estimators",
+    "plan": "solvers",
+}
+_ROOMS = ("callbacks", "kernels", "solvers")
 
 __all__ = [
     "CheckpointError",
@@ -23,8 +48,24 @@ __all__ = [
     "KernelmillError",
     "ModelFileError",
     "Plan",
+    "callbacks",
     "kernels",
     "load",
     "plan",
     "solvers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _ROOMS:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

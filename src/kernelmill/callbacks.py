@@ -26,6 +26,7 @@ class ProgressBar:
                 TextColumn("{task.fields[rate]} rows/s  loss {task.fields[loss]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
+                console=Console(stderr=True),
             )
             self._bar.start()
             self._task = self._bar.add_task("fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-")
@@ -45,7 +46,7 @@ class ProgressBar:
 
 def announce(plan: Plan) -> None:
     """Say on the terminal what is about to happen."""
-    Console().print(plan_line(plan), highlight=False)
+    Console(stderr=True).print(plan_line(plan), highlight=False, soft_wrap=True)
 
 
 def plan_line(plan: Plan) -> str:

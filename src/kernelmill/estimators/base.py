@@ -39,11 +39,13 @@ class KernelEstimator(BaseEstimator):
     history_: list[dict[str, Any]]
     ridge_: float
     rows_seen_: int
+    timings_: dict[str, float]
     encoder_: Encoder | None
     _fitted_with: dict[str, str]
     _drawn: int | None = None
     _learned: Encoder | None = None
     _matrix: str | None = None
+    _target: str | None = None
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
     _equations: solvers.State | None = None  # of all chunks given to partial_fit
@@ -126,6 +128,7 @@ class KernelEstimator(BaseEstimator):
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
         self._learned, self._drawn, self._before = None, None, {}
+        self._target = y if isinstance(y, str) else None
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
         if self.checkpoint is not None:
@@ -317,7 +320,7 @@ class KernelEstimator(BaseEstimator):
 
     _saved = [
         "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_",
-        "_matrix", "_stands", "_weight_seen",
+        "_matrix", "_stands", "_weight_seen", "_target", "timings_",
     ]  # fmt: skip
 
     def __sklearn_tags__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kernelmill")
 
+STAGES = ("choosing kernel and solver", "choosing centers", "solving")
+
 
 def train(
     estimator: KernelEstimator,
@@ -59,6 +62,7 @@ def train(
 
 
 def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, first_chunk: bool) -> None:
+    clock = [time.perf_counter()]
     stored = estimator.solver if isinstance(estimator.solver, Plan) else None
     before = run.choices if run else None
     if stored:
@@ -145,6 +149,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     else:
         kernel, ridge = _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
     kernel.validate(d)
+    clock.append(time.perf_counter())
     if before:
         Z, order, every_row = before["Z"], before["order"], before["every_row"]
         generator.set_state(before["generator"])
@@ -160,6 +165,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         labels = labels if labels is None or keep is None else labels[keep]
         Z, order, every_row = _take_centers(estimator, source, kernel, precision, device, tile, labels, p, generator), None, False
     Z = Z.to(device)
+    clock.append(time.perf_counter())
 
     if stored and not before:
         ridge = stored.ridge
@@ -201,6 +207,8 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
     estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
     estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
+    clock.append(time.perf_counter())
+    estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
     estimator._keep_encoder()
     estimator.n_iter_, estimator._loss, estimator.rows_seen_ = max(1, state.epoch), solver.loss_name, n
     estimator._stands, estimator._weight_seen, estimator._equations = plan.p, n * scale, None

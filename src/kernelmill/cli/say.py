@@ -1,0 +1,150 @@
+"""What the command line says, and how it ends: words for people on stderr, results on stdout, an exit code that means something."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, BUG, INTERRUPTED = 2, 3, 4, 5, 6, 7, 1, 130
+EXIT_CODES = {
+    0: "done",
+    BUG: "an error of kernelmill itself",
+    USAGE: "a flag, a value or a column that cannot be used",
+    DATA: "data that cannot be read",
+    MODEL: "a model that cannot be read",
+    CHECKPOINT: "a checkpoint that cannot be gone on from",
+    WRITING: "an output that cannot be written",
+    MEMORY: "not enough memory",
+    INTERRUPTED: "stopped by Ctrl-C",
+    143: "ended by SIGTERM, after a checkpoint",
+}
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class CannotWrite(Exception):
+    """An output could not be written; the message is for the user."""
+
+
+def words(quiet: bool = False) -> Console:
+    """Where words for people go."""
+    return Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
+
+
+def results() -> Console:
+    """Where tables go that may be piped on."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def as_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    print(json.dumps(value, default=_plain, allow_nan=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return str(value)
+
+
+def finite(value: Any) -> Any:
+    """The same without NaN and infinity, which JSON has not."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def command(function: Command) -> Command:
+    """A command whose errors are one sentence, and whose exit code says what kind they were. `--debug` shows the whole traceback."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        warnings.showwarning = _warned
+        try:
+            function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except BaseException as error:
+            code, text = _meaning(error)
+            if kwargs.get("json_"):
+                as_json({"error": text, "exit_code": code})
+            if kwargs.get("debug"):
+                words().print_exception()
+            words().print(f"[bold red]error:[/] {escape(text)}")
+            raise typer.Exit(code) from None
+
+    return run  # type: ignore[return-value]
+
+
+def _meaning(error: BaseException) -> tuple[int, str]:
+    """(exit code, sentence) of what went wrong."""
+    from .. import errors
+
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, str(error) or "stopped."
+    kinds: list[tuple[Any, int]] = [
+        (errors.DataFileError, DATA),
+        (errors.ModelFileError, MODEL),
+        (errors.CheckpointError, CHECKPOINT),
+        (CannotWrite, WRITING),
+        ((errors.KernelmillError, ValueError, TypeError), USAGE),
+    ]
+    for kind, code in kinds:
+        if isinstance(error, kind) and (isinstance(error, (errors.KernelmillError, CannotWrite)) or _ours(error)):
+            return code, str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return MEMORY, "there is not enough memory; use fewer centers (--n-centers) or a smaller --memory-budget."
+    if isinstance(error, OSError):
+        return WRITING if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES) else DATA, unwritable(error)
+    return BUG, f"{type(error).__name__}: {error}. This is an error of kernelmill; please report it with what --debug shows."
+
+
+def _ours(error: BaseException) -> bool:
+    """Whether scikit-learn's validation said it, on the user's data."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "sklearn" in trace.tb_frame.f_code.co_filename
+
+
+def unwritable(error: OSError, path: Any = None) -> str:
+    where = path or error.filename
+    what = "the output" if where is None else repr(str(where))
+    return f"{what} cannot be used ({error.strerror or error}); free some space or choose another place."
+
+
+def _warned(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    words().print(f"[yellow]note:[/] {escape(str(message))}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def in_new_folder(path: os.PathLike | str) -> None:
+    """Raise where nothing could be written beside this path, before anything takes time."""
+    parent = os.path.dirname(os.path.abspath(path))
+    try:
+        os.makedirs(parent, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(unwritable(error, parent)) from None
+    if not os.access(parent, os.W_OK):
+        raise CannotWrite(f"{parent!r} cannot be written to; choose another place.")

@@ -1,0 +1,144 @@
+"""kernelmill train."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from .glance import glance
+from .inputs import configured, parameters, table_of, target_of, task_of
+from .say import CannotWrite, as_json, command, duration, finite, in_new_folder, results, unwritable, words
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet, .arrow, .npy, .npz or .h5 file, or a folder of them.")]
+Target = Annotated[str | None, typer.Option(help="The column to predict. Not needed where one is called y, target, label or class.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words and tables.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]
+Part = Annotated[str | None, typer.Option(help="Of an .npz file with X_train … y_test: train or test.")]
+
+
+@command
+def train(
+    data: Data,
+    target: Target = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the model. [default: the data's name + -model]")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or regression. [default: told from the target]")] = None,
+    kernel: Annotated[str | None, typer.Option(help="laplacian, gaussian, matern, … [default: chosen on a sample]")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="A number, or auto. [default: chosen on a sample]")] = None,
+    n_centers: Annotated[int | None, typer.Option(help="[default: as many as take about two minutes]")] = None,
+    centers: Annotated[str | None, typer.Option(help="How centers are chosen: uniform, balanced, kmeans++, …")] = None,
+    solver: Annotated[str | None, typer.Option(help="[default: the fastest that fits, see `kernelmill plan`]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows. [default: the solver's]")] = None,
+    ridge: Annotated[float | None, typer.Option(help="[default: chosen on a sample]")] = None,
+    class_weight: Annotated[str | None, typer.Option(help="balanced: every class counts alike.")] = None,
+    weight: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
+    features: Annotated[str | None, typer.Option(help="Columns to use, with commas between them. [default: all others]")] = None,
+    categorical: Annotated[str | None, typer.Option(help="Columns of numbers that are names, such as codes.")] = None,
+    missing: Annotated[str | None, typer.Option(help="impute or refuse missing values. [default: impute]")] = None,
+    validation_fraction: Annotated[float | None, typer.Option(help="Part of the rows kept out for a validation score.")] = None,
+    random_state: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. [default: what is free]")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of the run's checkpoints. [default: the model's name + .run]")] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Such as 30s, 5m or 2h; never turns them off. [default: 5m]")] = None,
+    resume: Annotated[bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings, named as here and in Python. Flags go before it.")] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model on a data file, and save it.
+
+    Whether to classify or to regress is told from the target; kernel, number of centers and solver are chosen for the data and the
+    machine. Checkpoints are kept beside the model while it trains: a run that was killed goes on with --resume.
+    """
+    started = time.perf_counter()
+    say = words(quiet=json_)
+    say.print(f"[bold]Training[/] on {escape(str(glance(data)))}.")
+    flags = {name: value for name, value in locals().items() if name not in ("started", "say", "data", "config", "json_", "debug")}
+    settings = configured(config, {**flags, "columns": None, "early_stopping": None})
+    target, task, weight, part = (settings.pop(name) for name in ("target", "task", "weight", "part"))
+    out, every, checkpoint = (settings.pop(name) for name in ("out", "checkpoint_every", "checkpoint"))
+    folder = Path(out) if out else Path(f"{data.resolve().name.split('.')[0]}-model")
+    run = None if every == "never" else Path(checkpoint) if checkpoint else folder.with_name(folder.name + ".run")
+    _check_places(folder, run, bool(settings.get("resume")))
+    say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
+
+    from .. import KernelClassifier, KernelRegressor
+
+    table = table_of(data, part or "train", settings.get("memory_budget"))
+    name = target_of(table, target)
+    kind, why = task_of(table.column(name), name, task)
+    say.print(f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}" + ("." if task else " (--task says otherwise)."))
+    chosen = parameters({"random_state": 0, **{key: value for key, value in settings.items() if value is not None}})
+    if kind == "regression" and chosen.pop("class_weight", None):
+        say.print("[yellow]note:[/] --class-weight is for classes, and has no effect here.")
+    read = time.perf_counter() - started
+    chosen |= {"checkpoint": run, "checkpoint_every": every or "5m", "verbose": 0 if json_ else 1}
+    model: Any = (KernelClassifier if kind == "classification" else KernelRegressor)(**chosen)
+    model.fit(table, name, weight)
+    if any(row["kind"] == "interrupted" for row in model.history_[-1:]):
+        kept = f"go on with the same command and --resume; what was learned is in {str(run)!r}" if run else "no checkpoint was kept"
+        raise KeyboardInterrupt(f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; {kept}.")
+    try:
+        model.save(folder)
+    except OSError as error:
+        kept = f" The finished run is kept in {str(run)!r}: the same command with --resume writes the model again." if run else ""
+        raise CannotWrite(unwritable(error, folder) + kept) from None
+    if run:
+        shutil.rmtree(run, ignore_errors=True)
+    seconds = time.perf_counter() - started
+    facts = {
+        "model": str(folder),
+        "task": kind,
+        "target": name,
+        "rows": model.rows_seen_,
+        "features": model.model_.Z.shape[1],
+        "centers": model.model_.n_centers,
+        "kernel": repr(model.model_.kernel),
+        "ridge": model.ridge_,
+        "solver": model.plan_.solver,
+        "device": model.plan_.device,
+        "validation_score": validation_score(model),
+        "seconds": round(seconds, 2),
+        "seconds_reading": round(read, 2),
+    }
+    if json_:
+        as_json(finite(facts))
+        return
+    score = facts["validation_score"]
+    held = "" if score is None else f", {'accuracy' if kind == 'classification' else 'R²'} {score:.4f} on rows kept out"
+    shown = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel, {facts['solver']} solver{held}"
+    results().print(f"Done in {duration(seconds)}: {escape(shown)}.\nModel: {escape(str(folder))}")
+    say.print(f"Next: [bold]kernelmill evaluate {escape(str(folder))} DATA[/], predict, or report.")
+
+
+def _outlook(settings: dict[str, Any]) -> str:
+    """What will happen, and how long it takes, as far as it is known before the machine was timed."""
+    tuned = "" if settings.get("kernel") and settings.get("bandwidth") else "a kernel is chosen on a sample (seconds), then "
+    if settings.get("n_centers"):
+        return f"First the data are read, then {tuned}{settings['n_centers']:,} centers are trained; the plan says how long."
+    return f"First the data are read, then {tuned}as many centers are trained as take about two minutes; small data take seconds."
+
+
+def validation_score(model: Any) -> float | None:
+    scores = [row["validation_score"] for row in model.history_ if "validation_score" in row]
+    return scores[-1] if scores else None
+
+
+def _check_places(folder: Path, run: Path | None, resume: bool) -> None:
+    """What would fail at the end fails here."""
+    from ..errors import InputError
+
+    in_new_folder(folder)
+    if folder.exists() and not (folder / "model.json").exists() and (folder.is_file() or any(folder.iterdir())):
+        raise InputError(
+            f"--out {str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written."
+        )
+    if run is not None and run.exists() and any(run.iterdir()) and not resume:
+        raise InputError(f"{str(run)!r} holds a run that did not end; go on with it by --resume, or delete that folder to begin anew.")

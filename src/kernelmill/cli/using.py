@@ -1,0 +1,240 @@
+"""kernelmill predict, evaluate, report and export: what is done with a model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from .inputs import table_of
+from .say import CannotWrite, as_json, command, finite, in_new_folder, results, unwritable, words
+from .training import AsJson, Data, Debug, Part, Target
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")]
+ENDINGS = (".parquet", ".csv", ".npy")
+INTERVAL = 1.959964  # standard deviations to either side that hold 95 %
+
+
+@command
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="A .parquet, .csv or .npy file.")],
+    probabilities: Annotated[bool, typer.Option(help="Of a classifier: a column for each class. [default: yes, but not in .npy]")] = True,
+    intervals: Annotated[bool, typer.Option("--intervals", help="95 % intervals; of a model trained with --solver sgpr.")] = False,
+    keep: Annotated[str | None, typer.Option(help="Columns of the data to copy beside the predictions, with commas between.")] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the rows of a data file."""
+    from ..errors import InputError
+
+    if out.suffix.lower() not in ENDINGS:
+        raise InputError(f"--out {str(out)!r} was given, expected a name that ends in {', '.join(ENDINGS)}.")
+    in_new_folder(out)
+    estimator, table = _loaded(model), table_of(data, part or "test", None)
+    columns: dict[str, Any] = {name: table.column(name) for name in (keep.split(",") if keep else [])}
+    classes = getattr(estimator, "classes_", None)
+    if intervals:
+        found, spread = estimator.predict(table, return_std=True)
+        columns |= {"prediction": found, "lower": found - INTERVAL * spread, "upper": found + INTERVAL * spread}
+    elif classes is not None and probabilities:
+        shares = estimator.predict_proba(table)
+        columns["prediction"] = classes[shares.argmax(1)]
+        columns |= {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
+    else:
+        columns["prediction"] = estimator.predict(table)
+    _write(out, columns)
+    if json_:
+        as_json({"out": str(out), "rows": table.n, "columns": list(columns)})
+    else:
+        results().print(f"{table.n:,} predictions written to {escape(str(out))}.")
+
+
+@command
+def evaluate(
+    model: Model,
+    data: Data,
+    target: Target = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with pictures.")] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare a model's predictions with the known targets of a data file."""
+    if html:
+        in_new_folder(html)
+    estimator = _loaded(model)
+    found, where = _evaluated(estimator, data, target, part)
+    if html:
+        _write_page(html, estimator, model, found, where)
+    if json_:
+        as_json(finite(found.to_dict()))
+        return
+    _show(found, where)
+
+
+@command
+def report(
+    model: Model,
+    data: Annotated[Path | None, typer.Option(help="Data with known targets: adds metrics and a confusion matrix or residuals.")] = None,
+    target: Target = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file. [default: the model's name + .html]")] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML file about a model: learning curve, spectrum, timings, and how good it is on --data."""
+    path = out or model.resolve().with_suffix(".html")
+    in_new_folder(path)
+    estimator = _loaded(model)
+    found, where = (None, "") if data is None else _evaluated(estimator, data, target, part)
+    _write_page(path, estimator, model, found, where)
+    if json_:
+        as_json({"out": str(path)})
+    else:
+        results().print(f"Report written to {escape(str(path))}.")
+        if data is None:
+            words().print("With --data FILE it also shows how good the model is on rows of that file.")
+
+
+@command
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="An .onnx file.")],
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write a model as ONNX, for onnxruntime and other programs."""
+    in_new_folder(out)
+    estimator = _loaded(model)
+    estimator.to_onnx(out)
+    inputs = estimator.encoder_.inputs if estimator.encoder_ is not None else ["X"]
+    if json_:
+        as_json({"out": str(out), "inputs": inputs})
+    else:
+        results().print(f"ONNX file written to {escape(str(out))}; its inputs: {escape(', '.join(inputs))}.")
+
+
+def _loaded(folder: Path) -> Any:
+    from .. import load
+
+    return load(folder)
+
+
+def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None) -> tuple[Any, str]:
+    from ..errors import InputError
+    from ..estimators.scores import evaluated
+    from ..estimators.tables import given
+    from .inputs import target_of
+
+    table = table_of(data, part or "test", None)
+    known = target or getattr(estimator, "_target", None)
+    if known is None:
+        known = target_of(table, None)
+    elif known not in table.fields:
+        raise InputError(f"{table.where} has no column {known!r}, the target; say --target NAME for another one.")
+    _, y, _ = given(table, known, None, 0)
+    return evaluated(estimator, table, y), str(table.where).strip("'")
+
+
+def _show(found: Any, where: str) -> None:
+    from ..report import NAMES
+
+    console = results()
+    table = Table(title=f"{found.rows:,} rows of {escape(where)}", title_justify="left", show_header=False)
+    for name, value in found.metrics.items():
+        table.add_row(NAMES.get(name, name), f"{value:,.4f}" if isinstance(value, float) else f"{value:,}")
+    console.print(table)
+    if found.confusion is not None and len(found.classes) <= 15:
+        table = Table("true \\ predicted", *map(escape, found.classes), title="Confusion matrix", title_justify="left")
+        for name, row in zip(found.classes, found.confusion.tolist(), strict=True):
+            table.add_row(escape(name), *(f"{n:,}" if n else "·" for n in row))
+        console.print(table)
+    elif found.confusion is not None:
+        console.print(f"{len(found.classes)} classes: --html FILE draws their confusion matrix; --json prints it.")
+    if found.points is not None:
+        console.print("Residuals, true − predicted:")
+        console.print(histogram((found.points[:, 0] - found.points[:, 1]).tolist()))
+
+
+def histogram(values: list[float], bins: int = 13, wide: int = 50) -> str:
+    """Bars of text."""
+    import numpy as np
+
+    low, high = np.quantile(values, [0.005, 0.995])
+    counts, edges = np.histogram(np.clip(values, low, high), bins, (low, high) if high > low else None)
+    most = max(1, counts.max())
+    return "\n".join(
+        f"{(a + b) / 2:>11.4g}  {'█' * round(wide * n / most)}{' ' if n else ''}{n:,}"
+        for n, a, b in zip(counts.tolist(), edges[:-1], edges[1:], strict=True)
+    )
+
+
+def _write_page(path: Path, estimator: Any, model: Path, found: Any, where: str) -> None:
+    from ..report import page
+
+    written = page(estimator, model.resolve().name, found, where).encode()
+    with _aside(path) as aside:
+        aside.write_bytes(written)
+
+
+class _aside:
+    """A name beside a file: what is written there takes the file's place when it is whole."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._plain = path.exists() and not path.is_file()  # a device or a pipe is written to as it is
+
+    def __enter__(self) -> Path:
+        if self._plain:
+            return self._path
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=self._path.suffix, dir=self._path.absolute().parent)
+        except OSError as error:
+            raise CannotWrite(unwritable(error, self._path)) from None
+        os.close(handle)
+        self._made = Path(name)
+        return self._made
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if not self._plain and kind is None:
+            os.chmod(self._made, 0o644)
+            os.replace(self._made, self._path)
+        elif not self._plain:
+            self._made.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CannotWrite(unwritable(error, self._path)) from None
+
+
+def _write(path: Path, columns: dict[str, Any]) -> None:
+    import numpy as np
+
+    if path.suffix.lower() == ".npy":
+        wide = [name for name in columns if name.startswith("probability of ")]
+        values = columns["prediction"] if not wide else np.stack([columns[name] for name in wide], 1)
+        values = values.astype(str) if values.dtype == object else values
+        with _aside(path) as aside, open(aside, "wb") as file:
+            np.save(file, values, allow_pickle=False)
+        return
+    from ..data.files import need
+
+    pa = need("pyarrow")
+    flat: dict[str, Any] = {}
+    for name, values in columns.items():
+        if values.ndim == 2:
+            flat |= {f"{name} {i}": values[:, i] for i in range(values.shape[1])}
+        else:
+            flat[name] = values
+    made = pa.table({name: pa.array(values.tolist() if values.dtype.kind in "UO" else values) for name, values in flat.items()})
+    with _aside(path) as aside:
+        if path.suffix.lower() == ".csv":
+            need("pyarrow.csv").write_csv(made, aside)
+        else:
+            need("pyarrow.parquet").write_table(made, aside)

@@ -1,0 +1,296 @@
+"""The command line, as people type it: what it writes, what it says, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import kernelmill
+from kernelmill import KernelClassifier, KernelRegressor
+from kernelmill.cli import app
+from kernelmill.cli.glance import glance
+from kernelmill.cli.inputs import task_of
+
+g = np.random.default_rng(0)
+N = 1200
+
+
+def shops(n=N):
+    """Numbers, texts, codes and holes; a price and whether it was sold."""
+    frame = pd.DataFrame({"size": g.normal(50, 10, n), "weight": g.normal(size=n)})
+    frame["colour"] = g.choice(["red", "green", "blue"], n)
+    frame["shop"] = [f"shop {i}" for i in g.integers(0, 60, n)]
+    frame["note"] = g.choice(["fine, new", 'a "used" one', "broken"], n)
+    frame["price"] = np.sin(frame["size"] / 5) + (frame["colour"] == "red") + 0.1 * g.normal(size=n)
+    frame["sold"] = np.where(frame["price"] + 0.2 * g.normal(size=n) > 0.5, "yes", "no")
+    frame.loc[::9, "size"] = np.nan
+    frame.loc[::11, "colour"] = None
+    return frame
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shops().to_csv("train.csv", index=False)
+    shops(300).to_csv("test.csv", index=False)
+    return tmp_path
+
+
+def typed(*words, code=0):
+    """What comes out of a command: its JSON where --json is given, else its text."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return json.loads(result.stdout) if "--json" in words and code == 0 else result.output
+
+
+def test_the_whole_way(files):
+    made = typed("train", "train.csv", "--target", "price", "--out", "m", "--features", "size,weight,colour,shop,note", "--json")
+    assert made["task"] == "regression" and made["rows"] == N and os.listdir(".").count("m.run") == 0
+    found = typed("evaluate", "m", "test.csv", "--json")
+    assert found["metrics"]["r2"] > 0.8 and found["rows"] == 300
+    model = kernelmill.load("m")
+    for out in ("p.csv", "p.parquet", "p.npy"):
+        typed("predict", "m", "test.csv", "--out", out)
+    want = model.predict("test.csv")
+    np.testing.assert_allclose(pd.read_csv("p.csv")["prediction"], want, rtol=1e-6)
+    np.testing.assert_allclose(pq.read_table("p.parquet")["prediction"], want)
+    np.testing.assert_allclose(np.load("p.npy"), want)
+    typed("report", "m", "--data", "test.csv", "--out", "m.html")
+    page = (files / "m.html").read_text()
+    assert "Residuals" in page and "Spectrum" in page and "Timings" in page and "http" not in page and "<script" not in page
+    shown = typed("info", "m")
+    assert "price" in shown and "shop" in shown
+    assert typed("info", "m", "--json")["centers"] == model.model_.n_centers
+    typed("export", "m", "--out", "m.onnx")
+    assert (files / "m.onnx").stat().st_size > 1000
+
+
+def test_classes_are_told_from_their_labels(files):
+    text = typed("train", "train.csv", "--target", "sold", "--out", "m", "--n-centers", "300")
+    assert "classification" in text and "'sold' has 2 labels" in text
+    found = typed("evaluate", "m", "test.csv", "--json")
+    assert found["classes"] == ["no", "yes"] and np.sum(found["confusion"]) == 300 and found["metrics"]["roc_auc"] > 0.8
+    assert "Confusion matrix" in typed("evaluate", "m", "test.csv", "--html", "e.html")
+    assert "Confusion matrix" in (files / "e.html").read_text()
+    typed("predict", "m", "test.csv", "--out", "p.csv", "--keep", "shop,size")
+    out = pd.read_csv("p.csv")
+    assert list(out) == ["shop", "size", "prediction", "probability of no", "probability of yes"]
+    np.testing.assert_allclose(out["probability of no"] + out["probability of yes"], 1, atol=1e-6)
+    assert (out["prediction"] == kernelmill.load("m").predict("test.csv")).all()
+
+
+def test_intervals_of_a_gaussian_process(files):
+    typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--solver",
+        "sgpr",
+        "--n-centers",
+        "200",
+        "--features",
+        "size,weight,colour",
+    )
+    typed("predict", "m", "test.csv", "--out", "p.parquet", "--intervals")
+    out, true = pq.read_table("p.parquet").to_pandas(), pd.read_csv("test.csv")["price"]
+    assert ((out["lower"] < true) & (true < out["upper"])).mean() > 0.85
+    typed("train", "train.csv", "--target", "price", "--out", "other", "--n-centers", "50")
+    assert "sgpr" in typed("predict", "other", "test.csv", "--out", "q.csv", "--intervals", code=2)
+    assert not (files / "q.csv").exists()
+
+
+def test_flags_are_the_estimator_s_arguments(files):
+    X, y = g.normal(size=(500, 3)).astype(np.float32), g.normal(size=500)
+    np.savez("d.npz", X=X, y=y)
+    flags = dict(n_centers=100, solver="falkon", ridge=0.1, random_state=7, epochs=5, precision="float64", centers="kmeans++")
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+    typed("train", "d.npz", "--out", "m", "--kernel", "gaussian", "--bandwidth", "2.5", *words)
+    python = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.5), **flags).fit(X, y)
+    np.testing.assert_array_equal(kernelmill.load("m").predict(X), python.predict(X))
+
+
+def test_a_config_file_says_the_same_and_flags_go_before_it(files):
+    (files / "c.toml").write_text(
+        'target = "price"\nout = "m"\nn_centers = 77\nridge = 0.5\n[kernel]\nname = "matern"\nbandwidth = 4.0\nnu = 2.5\n'
+        '[solver]\nname = "falkon"\n[columns]\nfeatures = ["size", "shop"]\none_hot = 5\n'
+    )
+    typed("train", "train.csv", "--config", "c.toml", "--ridge", "0.25")
+    model = kernelmill.load("m")
+    assert model.model_.n_centers == 77 and model.ridge_ == pytest.approx(0.25) and model.plan_.solver == "falkon"
+    assert (
+        model.model_.kernel.name == "matern" and model.encoder_.inputs == ["size", "shop"] and model.encoder_.categories[0].how == "target"
+    )
+    (files / "c.toml").write_text("n_centres = 77\n")
+    assert "Did you mean 'n_centers'?" in typed("train", "train.csv", "--config", "c.toml", code=2)
+    (files / "c.toml").write_text("n_centers = \n")
+    assert "is not TOML" in typed("train", "train.csv", "--config", "c.toml", code=2)
+
+
+WRONG = {
+    "a flag that is not there": (["train", "train.csv", "--centres", "5"], 2, "No such option"),
+    "a value of the wrong kind": (["train", "train.csv", "--n-centers", "many"], 2, "as an integer"),
+    "a target that is not there": (["train", "train.csv", "--target", "prize"], 2, "Did you mean 'price'?"),
+    "no target at all": (["train", "train.csv"], 2, "--target NAME"),
+    "a file that is not there": (["train", "nothing.csv", "--target", "y"], 3, "nothing.csv"),
+    "a file of another kind": (["train", "a.txt", "--target", "y"], 2, "ending '.txt'"),
+    "a damaged file": (["train", "bad.parquet", "--target", "y"], 3, "bad.parquet"),
+    "a solver that is not there": (["train", "train.csv", "--target", "price", "--solver", "eigenpro5"], 2, "Did you mean"),
+    "a column that is not there": (["train", "train.csv", "--target", "price", "--features", "sise"], 2, "Did you mean 'size'?"),
+    "a bandwidth that is none": (["train", "train.csv", "--target", "price", "--bandwidth", "wide"], 2, "expected a number or auto"),
+    "a task that is none": (["train", "train.csv", "--target", "price", "--task", "guess"], 2, "'guess'"),
+    "a regression of texts": (["train", "train.csv", "--target", "sold", "--task", "regression"], 2, "texts"),
+    "a model that is not there": (["predict", "nowhere", "test.csv", "--out", "p.csv"], 4, "nowhere"),
+    "an ending that is not written": (["predict", "nowhere", "test.csv", "--out", "p.xls"], 2, ".parquet"),
+    "an output that is something else": (["train", "train.csv", "--target", "price", "--out", "other"], 2, "not a kernelmill model"),
+    "a part that is none": (["train", "train.csv", "--target", "price", "--part", "third"], 2, "'third'"),
+    "a plan of nothing": (["plan"], 2, "--rows"),
+    "an interval that is none": (["train", "train.csv", "--target", "price", "--checkpoint-every", "often"], 2, "'5m'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_one_sentence_and_an_exit_code(files, what):
+    words, code, said = WRONG[what]
+    (files / "a.txt").write_text("hello")
+    (files / "bad.parquet").write_bytes(b"PAR1 and then nothing")
+    (files / "other").mkdir()
+    (files / "other" / "mine.txt").write_text("mine")
+    text = typed(*words, code=code)
+    assert said in " ".join(text.replace("│", " ").split())
+    assert (files / "other" / "mine.txt").read_text() == "mine"
+
+
+def test_errors_as_json_and_with_a_traceback(files):
+    result = CliRunner().invoke(app, ["train", "train.csv", "--target", "prize", "--json"])
+    found = json.loads(result.stdout)
+    assert found["exit_code"] == 2 and "'price'" in found["error"]
+    assert "Traceback" in CliRunner().invoke(app, ["train", "train.csv", "--target", "prize", "--debug"]).output
+
+
+def test_a_model_that_is_damaged(files):
+    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")
+    shops(10).drop(columns="size").to_csv("short.csv", index=False)
+    assert "'size'" in typed("predict", "m", "short.csv", "--out", "p.csv", code=2)
+    assert "the target" in typed("evaluate", "m", "short.csv", "--target", "prise", code=2)
+    path = next((files / "m").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-40])
+    typed("info", "m", code=4)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk(files):
+    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")
+    os.symlink("/dev/full", "full.csv")
+    assert "No space left" in typed("predict", "m", "test.csv", "--out", "full.csv", code=6)
+    script = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from kernelmill.cli import main; main()"
+    words = ["train", "train.csv", "--target", "price", "--out", "n", "--n-centers", "900"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+    assert done.returncode == 6 and "'n'" in done.stderr and "--resume" in done.stderr and "Traceback" not in done.stderr
+    assert not (files / "n").exists()
+
+
+LONG = ["train", "d.npz", "--n-centers", "1500", "--solver", "eigenpro4", "--kernel", "laplacian", "--bandwidth", "3"]
+
+
+def test_killed_and_resumed(files):
+    """SIGKILL in the middle, then the same command with --resume: the model is the one of an undisturbed run."""
+    X = g.normal(size=(20_000, 10)).astype(np.float32)
+    np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
+    words = [*LONG, "--epochs", "40"]
+    words += ["--checkpoint-every", "0s", "--memory-budget", "2GB"]
+    run = subprocess.Popen([sys.executable, "-m", "kernelmill", *words, "--out", "m"], stderr=subprocess.PIPE)
+    while not list(files.glob("m.run/checkpoint-*")):
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.kill()
+    run.communicate()
+    assert not (files / "m").exists()
+    assert "--resume" in typed(*words, "--out", "m", code=2)
+    typed(*words, "--out", "m", "--resume")
+    typed(*words, "--out", "whole")
+    np.testing.assert_array_equal(kernelmill.load("m").predict(X[:500]), kernelmill.load("whole").predict(X[:500]))
+    assert not list(files.glob("*.run"))
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_signals_end_a_run_that_can_go_on(files, number, code):
+    X = g.normal(size=(20_000, 10)).astype(np.float32)
+    np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
+    words = [*LONG, "--epochs", "300"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "kernelmill", *words, "--out", "m", "--checkpoint-every", "0s"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not list(files.glob("m.run/checkpoint-*")):
+        assert run.poll() is None
+        time.sleep(0.02)
+    run.send_signal(number)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == code and "Traceback" not in said
+    if code == 130:
+        assert "--resume" in said and "of 300 epochs" in said
+    assert list(files.glob("m.run/checkpoint-*")) and not (files / "m").exists()
+
+
+def test_plans_and_comparisons(files):
+    assert "falkon" in typed("plan", "--rows", "100000", "--features", "20", "--n-centers", "2000")
+    found = typed("plan", "train.csv", "--target", "sold", "--json")
+    assert found["rows"] == N and found["features"] == 6 and found["chosen"]
+    found = typed("compare", "train.csv", "--target", "price", "--rows", "600", "--n-centers", "100", "--json")
+    assert {"falkon", "direct", "eigenpro4"} <= {row["solver"] for row in found["solvers"] if "r2" in row}
+    assert "pegasos" not in {row["solver"] for row in found["solvers"]}
+
+
+def test_files_with_a_training_and_a_test_part(files):
+    X, y = g.normal(size=(900, 3)).astype(np.float32), g.integers(0, 3, 900)
+    X[:, 0] += 3 * y
+    np.savez("d.npz", X_train=X[:600], y_train=y[:600], X_test=X[600:], y_test=y[600:])
+    typed("train", "d.npz")
+    assert kernelmill.load("d-model").rows_seen_ <= 600
+    found = typed("evaluate", "d-model", "d.npz", "--json")
+    python = KernelClassifier(random_state=0).fit(X[:600], y[:600]).score(X[600:], y[600:])
+    assert found["rows"] == 300 and found["metrics"]["accuracy"] == pytest.approx(python)
+    assert typed("evaluate", "d-model", "d.npz", "--part", "train", "--json")["rows"] == 600
+
+
+def test_the_first_words_come_before_torch(files):
+    code = "import sys, pathlib, kernelmill.cli.glance as it; it.glance(pathlib.Path('train.csv')); "
+    subprocess.run([sys.executable, "-c", code + "assert not {'torch', 'sklearn'} & {*sys.modules}"], check=True)
+
+
+def test_a_glance_at_each_kind_of_file(files):
+    X = np.zeros((50, 4))
+    np.save("x.npy", X)
+    np.savez("x.npz", X=X, y=X[:, 0])
+    pd.DataFrame(X).rename(columns=str).to_parquet("x.parquet")
+    for name, rows, columns in (("x.npy", 50, 4), ("x.npz", 50, 5), ("x.parquet", 50, 4), ("train.csv", N, 7)):
+        found = glance(files / name)
+        assert (found.rows, found.columns) == (rows, columns), name
+    assert "nothing" in str(glance(files / "nothing.csv"))
+
+
+def test_tasks_are_told_from_targets():
+    assert task_of(np.array(["a", "b"]), "y", None)[0] == "classification"
+    assert task_of(np.arange(1000) % 7, "y", None)[0] == "classification"
+    assert task_of(np.arange(1000) % 80, "y", None)[0] == "classification"
+    assert task_of(np.arange(1000), "y", None)[0] == "regression"
+    assert task_of(np.linspace(0, 1, 9), "y", None)[0] == "regression"
+    assert task_of(np.array([0.0, 1.0] * 50), "y", None)[0] == "classification"
+    assert task_of(np.array([0.0, 1.0] * 50), "y", "regression")[0] == "regression"
+    assert task_of(np.zeros((5, 2)), "y", None)[0] == "regression"
+    with pytest.raises(kernelmill.DataFileError, match="too many for classes"):
+        task_of(np.array([f"name {i}" for i in range(500)], dtype=object), "y", None)
