@@ -134,7 +134,7 @@ def bars(values: dict[str, float], unit: str) -> str:
 def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Counts, true classes in rows, each row shaded by its shares."""
     k = len(names)
-    label = min(160, 12 + 7 * max(map(len, names)))
+    label = max(24, min(160, 12 + 7 * max(map(len, names))))
     cell = max(14, min(56, (WIDTH - label - 10) // k))
     size, written = label + cell * k + 10, cell >= 30
     parts = []
@@ -143,7 +143,8 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> str:
         y = label + i * cell
         parts.append(f'<text class="name" x="{label - 8}" y="{y + cell / 2 + 4}" text-anchor="end">{escape(names[i][:22])}</text>')
         x = label + i * cell + cell / 2
-        parts.append(f'<text class="name" transform="rotate(-60 {x} {label - 8})" x="{x}" y="{label - 8}">{escape(names[i][:22])}</text>')
+        turn = f'transform="rotate(-60 {x} {label - 8})"' if label > 40 else 'text-anchor="middle"'
+        parts.append(f'<text class="name" {turn} x="{x}" y="{label - 8}">{escape(names[i][:22])}</text>')
         for j, count in enumerate(row):
             kind, share = ("right" if i == j else "wrong"), count / total
             title = f"{names[i]} taken for {names[j]}: {count} of {total}"

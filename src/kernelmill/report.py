@@ -34,7 +34,7 @@ def page(estimator: Any, title: str, evaluation: Any = None, where: str = "") ->
     sections = [_cards(estimator, evaluation), _facts(estimator)]
     if evaluation is not None:
         sections.append(_quality(evaluation, where))
-    sections += [_learning(estimator.history_, plan), _spectrum(model, plan), _timings(estimator)]
+    sections += [_learning(estimator.history_, plan), _relevance(estimator), _spectrum(model, plan), _timings(estimator)]
     body = "\n".join(section for section in sections if section)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -52,9 +52,9 @@ def _cards(estimator: Any, evaluation: Any) -> str:
         cards = {NAMES.get(name, name): charts.shown(round(evaluation.metrics[name], 4)), **cards}
     elif held:
         cards = {"score on rows kept out": charts.shown(round(held[-1], 4)), **cards}
-    seconds = _seconds(estimator)
+    seconds = sum(getattr(estimator, "timings_", {}).values())
     if seconds:
-        cards["seconds of solving"] = charts.shown(round(seconds, 1))
+        cards["seconds of training"] = charts.shown(round(seconds, 1) or round(seconds, 3))
     return '<div class="cards">' + "".join(f'<div class="card"><b>{v}</b><span>{k}</span></div>' for k, v in cards.items()) + "</div>"
 
 
@@ -62,10 +62,35 @@ def _table(rows: dict[str, Any]) -> str:
     return "<table>" + "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in rows.items()) + "</table>"
 
 
+def kernel_line(kernel: Any) -> str:
+    """The kernel in few words: a bandwidth for each feature is a range."""
+    width: Any = getattr(kernel, "bandwidth", None)
+    if getattr(width, "ndim", 0) == 1:
+        return f"{kernel.name}, a bandwidth for each feature, from {float(width.min()):.3g} to {float(width.max()):.3g}"
+    return repr(kernel) if getattr(width, "ndim", 0) == 0 else f"{kernel.name}, a matrix of bandwidths"
+
+
+def _relevance(estimator: Any) -> str:
+    """Which features the kernel looks at: their spread among the centers, in bandwidths."""
+    model, encoder = estimator.model_, getattr(estimator, "encoder_", None)
+    width = getattr(model.kernel, "bandwidth", None)
+    if getattr(width, "ndim", 0) != 1:
+        return ""
+    spread = (model.Z.double().std(0).cpu() / torch.as_tensor(width).double().cpu()).tolist()
+    named = getattr(estimator, "feature_names_in_", None)
+    names = encoder.names if encoder is not None else list(named) if named is not None else [f"feature {i}" for i in range(len(spread))]
+    top = sorted(zip(names, spread, strict=True), key=lambda pair: -pair[1])[:15]
+    return (
+        "<h2>What the kernel looks at</h2><p class='soft'>The spread of a feature over its bandwidth: the larger, the more it tells rows "
+        f"apart.{' The first 15 of ' + str(len(spread)) + '.' if len(spread) > 15 else ''}</p>"
+        f"<figure>{charts.bars({str(name)[:26]: round(value, 3) for name, value in top}, '')}</figure>"
+    )
+
+
 def _facts(estimator: Any) -> str:
     model, encoder = estimator.model_, getattr(estimator, "encoder_", None)
     classes = getattr(estimator, "classes_", None)
-    rows: dict[str, Any] = {"model": type(estimator).__name__, "kernel": repr(model.kernel)[:300], "ridge": f"{estimator.ridge_:.3g}"}
+    rows: dict[str, Any] = {"model": type(estimator).__name__, "kernel": kernel_line(model.kernel), "ridge": f"{estimator.ridge_:.3g}"}
     if classes is not None:
         rows["classes"] = ", ".join(map(str, classes[:20])) + (" …" if len(classes) > 20 else "")
     if encoder is not None:
@@ -114,10 +139,6 @@ def _spectrum(model: Any, plan: Any) -> str:
         f"<h2>Spectrum of the kernel</h2><p class='soft'>Eigenvalues of K(Z,Z)/s for s = {len(values):,} centers: how many directions the "
         f"kernel sees.{cut}</p><figure>{charts.lines({'eigenvalues': points}, 'number', 'eigenvalue', log_x=True, log_y=True)}</figure>"
     )
-
-
-def _seconds(estimator: Any) -> float:
-    return max([row["seconds"] for row in estimator.history_], default=0.0)
 
 
 def _timings(estimator: Any) -> str:

@@ -21,12 +21,14 @@ COMPARED = ("auto", "eigenpro4", "eigenpro3", "eigenpro2", "falkon", "askotch", 
 @command
 def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     """Say what a model is."""
+    from ..report import kernel_line
+
     found = _loaded(model)
     kernel_model, encoder, classes = found.model_, found.encoder_, getattr(found, "classes_", None)
     facts = {
         "model": type(found).__name__,
         "target": getattr(found, "_target", None),
-        "kernel": repr(kernel_model.kernel),
+        "kernel": kernel_line(kernel_model.kernel),
         "centers": kernel_model.n_centers,
         "features": kernel_model.Z.shape[1],
         "outputs": kernel_model.alpha.shape[1],
@@ -59,9 +61,9 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="How many rows there would be.")] = None,
     features: Annotated[int | None, typer.Option(help="How many features.")] = None,
     outputs: Annotated[int, typer.Option(help="How many classes, or columns of targets.")] = 1,
-    n_centers: Annotated[int | None, typer.Option(help="[default: as many as take about two minutes]")] = None,
+    n_centers: Annotated[int | None, typer.Option(help="(default: as many as take about two minutes)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. [default: what is free]")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")] = None,
     json_: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -104,7 +106,7 @@ def plan(
 def compare(
     data: Data,
     target: Target = None,
-    task: Annotated[str | None, typer.Option(help="classification or regression. [default: told from the target]")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or regression. (default: told from the target)")] = None,
     rows: Annotated[int, typer.Option(help="At most so many rows, of which a fifth are for the score.")] = 20_000,
     n_centers: Annotated[int, typer.Option(help="Centers of the solvers that have fewer than rows.")] = 2000,
     part: Part = None,

@@ -25,27 +25,27 @@ Part = Annotated[str | None, typer.Option(help="Of an .npz file with X_train …
 def train(
     data: Data,
     target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the model. [default: the data's name + -model]")] = None,
-    task: Annotated[str | None, typer.Option(help="classification or regression. [default: told from the target]")] = None,
-    kernel: Annotated[str | None, typer.Option(help="laplacian, gaussian, matern, … [default: chosen on a sample]")] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="A number, or auto. [default: chosen on a sample]")] = None,
-    n_centers: Annotated[int | None, typer.Option(help="[default: as many as take about two minutes]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the model. (default: the data's name + -model)")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or regression. (default: told from the target)")] = None,
+    kernel: Annotated[str | None, typer.Option(help="laplacian, gaussian, matern, … (default: chosen on a sample)")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="A number, or auto. (default: chosen on a sample)")] = None,
+    n_centers: Annotated[int | None, typer.Option(help="(default: as many as take about two minutes)")] = None,
     centers: Annotated[str | None, typer.Option(help="How centers are chosen: uniform, balanced, kmeans++, …")] = None,
-    solver: Annotated[str | None, typer.Option(help="[default: the fastest that fits, see `kernelmill plan`]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows. [default: the solver's]")] = None,
-    ridge: Annotated[float | None, typer.Option(help="[default: chosen on a sample]")] = None,
+    solver: Annotated[str | None, typer.Option(help="(default: the fastest that fits, see `kernelmill plan`)")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows. (default: the solver's)")] = None,
+    ridge: Annotated[float | None, typer.Option(help="(default: chosen on a sample)")] = None,
     class_weight: Annotated[str | None, typer.Option(help="balanced: every class counts alike.")] = None,
     weight: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
-    features: Annotated[str | None, typer.Option(help="Columns to use, with commas between them. [default: all others]")] = None,
+    features: Annotated[str | None, typer.Option(help="Columns to use, with commas between them. (default: all others)")] = None,
     categorical: Annotated[str | None, typer.Option(help="Columns of numbers that are names, such as codes.")] = None,
-    missing: Annotated[str | None, typer.Option(help="impute or refuse missing values. [default: impute]")] = None,
+    missing: Annotated[str | None, typer.Option(help="impute or refuse missing values. (default: impute)")] = None,
     validation_fraction: Annotated[float | None, typer.Option(help="Part of the rows kept out for a validation score.")] = None,
-    random_state: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    random_state: Annotated[int | None, typer.Option(help="(default: 0)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
-    memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. [default: what is free]")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of the run's checkpoints. [default: the model's name + .run]")] = None,
-    checkpoint_every: Annotated[str | None, typer.Option(help="Such as 30s, 5m or 2h; never turns them off. [default: 5m]")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of the run's checkpoints. (default: the model's name + .run)")] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)")] = None,
     resume: Annotated[bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings, named as here and in Python. Flags go before it.")] = None,
     part: Part = None,
@@ -70,6 +70,7 @@ def train(
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
     from .. import KernelClassifier, KernelRegressor
+    from ..report import kernel_line
 
     table = table_of(data, part or "train", settings.get("memory_budget"))
     name = target_of(table, target)
@@ -100,7 +101,7 @@ def train(
         "rows": model.rows_seen_,
         "features": model.model_.Z.shape[1],
         "centers": model.model_.n_centers,
-        "kernel": repr(model.model_.kernel),
+        "kernel": kernel_line(model.model_.kernel),
         "ridge": model.ridge_,
         "solver": model.plan_.solver,
         "device": model.plan_.device,
