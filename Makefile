@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,10 +15,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-test: lint
+test: lint docs
 	$(BIN)/python -m pytest
 
-test-all: lint
+test-all: lint docs
 	$(BIN)/python -m pytest -m ''
 
 lint: $(READY)
@@ -26,5 +26,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info demo-output
+	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info demo-output

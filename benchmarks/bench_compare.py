@@ -143,7 +143,7 @@ def main() -> None:
     score = "R² of 5,000 rows kept out, %" if regression else "accuracy on 5,000 rows kept out, %"
     sizes = f"{options.rows:,} rows, {options.centers:,} centers, Laplacian {options.bandwidth:g}"
     title = f"{options.data}: {sizes}, {torch.get_num_threads()} threads"
-    draw(rows, RESULTS / f"{stem}.png", title, score)
+    draw(rows, RESULTS.parent.parent / "docs" / "pictures" / f"{stem.replace('_', '-')}.png", title, score)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
+
+from kernelmill.cli import app
+from kernelmill.cli.say import EXIT_CODES
 
 ROOT = Path(__file__).parent.parent
 
@@ -15,14 +20,60 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
-def test_examples_of_the_readme_run(page, tmp_path, monkeypatch):
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```python" in path.read_text()]
+CONSOLE = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```console" in path.read_text()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = code_blocks(ROOT / page)
-    assert blocks
     scope: dict = {}
-    for block in blocks:  # one after the other, as a reader would type them
-        exec(compile(block, page, "exec"), scope)
+    for block in code_blocks(page):  # one after the other, as a reader would type them
+        exec(compile(block, str(page), "exec"), scope)
+
+
+@pytest.mark.parametrize("page", CONSOLE, ids=lambda page: page.name)
+def test_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    g = np.random.default_rng(0)
+    for name, n in (("homes.csv", 900), ("new-homes.csv", 200)):
+        size, rooms, district = g.normal(100, 30, n), g.integers(1, 6, n), g.choice(["north", "south", ""], n)
+        price = 1000 * size * (1 + 0.3 * (district == "north")) + 5000 * rooms
+        rows = [f"{a:.1f},{b},{c},{d:.0f}" for a, b, c, d in zip(size, rooms, district, price, strict=True)]
+        Path(name).write_text("\n".join(["size,rooms,district,price", *rows]) + "\n")
+    text = page.read_text()
+    for number, block in enumerate(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)):
+        Path(re.match(r"# (\S+)", block)[1] if block.startswith("# ") else f"{number}.toml").write_text(block)
+    lines = [line[2:] for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert lines
+    for line in lines:
+        words = line.split()
+        assert words.pop(0) == "kernelmill"
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+def test_the_notebook_runs(tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples" / "tour.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+def test_errors_of_the_faq_are_those_of_the_library():
+    source = " ".join(path.read_text() for path in (ROOT / "src" / "kernelmill").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # messages that go over several lines
+    messages = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "faq.md").read_text(), re.MULTILINE)
+    assert len(messages) > 8
+    assert [message for message in messages if message not in source] == []
+
+
+def test_exit_codes_of_the_page_are_those_of_the_command():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for code, meaning in EXIT_CODES.items():
+        assert f"| {code} | {meaning}" in page
 
 
 def test_wheel_and_sdist_are_complete(tmp_path):
