@@ -179,6 +179,26 @@ def test_the_model_keeps_its_precision_and_takes_a_new_ridge():
         assert np.abs(model.predict(X) - model.model_.intercept.item()).max() < 0.2
 
 
+def test_centers_that_are_there_already_are_left_out():
+    X = g.normal(size=(2000, 3)).astype(np.float32)
+    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, random_state=0).partial_fit(X[:1000], X[:1000, 0])
+    with pytest.warns(UserWarning, match="101 of the 104 rows"):
+        model.add_centers(np.concatenate([model.model_.Z, X[1000:1003], X[1000:1001]]))
+    assert model.model_.n_centers == 103
+    model.partial_fit(X[1000:], X[1000:, 0])
+    assert model.model_.alpha.abs().max() < 100 and model.score(X, X[:, 0]) > 0.95
+
+
+def test_weights_that_cancel_each_other_are_kept_in_float64():
+    X = g.normal(size=(3000, 3)).astype(np.float32)
+    y = np.sin(2 * X[:, 0])
+    kernel = kernelmill.kernels.Gaussian(8.0)
+    model = KernelRegressor(kernel=kernel, n_centers=200, solver="falkon", precision="float32", ridge=1e-9, random_state=0)
+    model.partial_fit(X[:1000], y[:1000]).partial_fit(X[1000:2000], y[1000:2000])
+    exact = KernelRegressor(kernel=kernel, centers=model.model_.Z, solver="direct", ridge=1e-9).fit(X[:2000], y[:2000])
+    assert model.model_.alpha.dtype == torch.float64 and model.score(X[2000:], y[2000:]) > exact.score(X[2000:], y[2000:]) - 0.01
+
+
 def test_rows_that_an_interrupt_kept_from_being_learned_are_not_counted():
     X = g.normal(size=(4000, 3)).astype(np.float32)
     model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, solver="eigenpro4", random_state=0).fit(X[:2000], X[:2000, 0])

@@ -141,7 +141,7 @@ def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None)
     elif known not in table.fields:
         raise InputError(f"{table.where} has no column {known!r}, the target; say --target NAME for another one.")
     _, y, _ = given(table, known, None, 0)
-    return evaluated(estimator, table, y), str(table.where).strip("'")
+    return evaluated(estimator, table, y), table.where.replace("'", "")
 
 
 def _show(found: Any, where: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import solvers
 from ..data import source_of
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..model import ROWS, KernelModel
 from ..planning import is_auto
 from .equations import equations, exact
@@ -59,9 +59,12 @@ def _exactly(estimator: KernelEstimator, X: Tensor, Y: Tensor, w: Tensor) -> flo
     for source in sources:
         state = equations(estimator, source, ridge, watch if source is sources[-1] else lambda event: False, state)
     assert state is not None
-    alpha, wide = state.alpha, model.alpha.dtype == torch.float64
-    alpha = alpha if wide else alpha.to(model.alpha.dtype)
-    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept.to(alpha), model.tile_bytes, model.precision)
+    alpha, precision = state.alpha, model.precision
+    if alpha.abs().sum(0).max() * torch.finfo(model.alpha.dtype).eps < 1e-3 * Y.abs().max():
+        alpha = alpha.to(model.alpha.dtype)
+    else:  # weights so large that they cancel each other would not survive in float32
+        precision = "float64"
+    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept.to(alpha), model.tile_bytes, precision)
     estimator._equations, estimator.plan_, estimator.ridge_ = state, state.plan, ridge
     estimator.history_, estimator.n_iter_ = [*estimator.history_, *watch.history], estimator.n_iter_ + 1
     return 1.0
@@ -97,8 +100,14 @@ def _stand_ins(estimator: KernelEstimator, count: int) -> tuple[Tensor, Tensor, 
 
 
 def grown(model: KernelModel, rows: Tensor) -> KernelModel:
-    """The model with more centers, of weight zero."""
+    """The model with more centers, of weight zero. Rows that are centers already would only make K(Z,Z) singular: they are left out."""
     if model.uncertainty is not None:
         raise InputError("a Gaussian process cannot take more centers; fit it again.")
+    rows = rows.to(model.Z)
+    known = {row.tobytes() for row in model.Z.cpu().numpy()}
+    new = [row.tobytes() not in known and not known.add(row.tobytes()) for row in rows.cpu().numpy()]  # type: ignore[func-returns-value]
+    if not all(new):
+        warn(f"{len(new) - sum(new)} of the {len(new)} rows given to add_centers are centers already, and are left out.")
+        rows = rows[torch.tensor(new, device=rows.device)]
     alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
-    return KernelModel(model.kernel, torch.cat([model.Z, rows.to(model.Z)]), alpha, model.intercept, model.tile_bytes, model.precision)
+    return KernelModel(model.kernel, torch.cat([model.Z, rows]), alpha, model.intercept, model.tile_bytes, model.precision)
