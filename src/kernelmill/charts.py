@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 64, 44, 12, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 76, 44, 12, 16
 Points = Sequence[tuple[float, float]]
 
 
@@ -16,6 +16,10 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
         step = max(1, -(-(last - first) // 6))
         found = [10.0**e for e in range(first, last + 1, step)]
+        if len(found) < 3:  # less than two decades
+            found = [
+                m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5) if low <= m * 10.0**e * (1 + 1e-9) <= high * (1 + 2e-9)
+            ]
         return found if len(found) > 1 else [low, high]
     span = high - low or abs(high) or 1.0
     raw = span / 5
