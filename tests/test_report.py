@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernelmill import KernelClassifier, KernelRegressor, charts, kernels
+from kernelmill import KernelClassifier, KernelRegressor, charts, kernels, load
 from kernelmill.estimators.scores import evaluated
 from kernelmill.report import page, spectrum
 from kernelmill.solvers import EigenPro4
@@ -59,6 +59,17 @@ def test_a_page_stands_alone(classifier):
     number = KernelRegressor(kernel=kernels.Gaussian(2.0), n_centers=50, random_state=0).fit(X, X[:, 0])
     text = page(number, "r", evaluated(number, X, X[:, 0]))
     assert "Residuals" in text and "there is no curve" in text and "What the kernel looks at" not in text
+
+
+def test_rows_kept_out_give_a_confusion_matrix_without_data(classifier, tmp_path):
+    assert classifier.confusion_.sum() == 300 and classifier.confusion_.trace() / 300 == pytest.approx(
+        classifier.history_[-1]["validation_score"]
+    )
+    classifier.save(tmp_path / "m")
+    text = page(load(tmp_path / "m"), "m")
+    assert "Confusion matrix" in text and "kept out of training" in text
+    small = KernelClassifier(random_state=0).fit(X[:200], LABEL[:200])  # no rows are kept out: each is predicted without itself
+    assert small.confusion_.sum() == 200 and small.confusion_.trace() > 150
 
 
 def test_the_spectrum_is_that_of_the_kernel(classifier):

@@ -13,6 +13,7 @@ from .callbacks import plan_line
 from .ops import KernelProduct
 from .planning import TILE_BYTES
 
+MOST_SHOWN = 40  # classes of which a confusion matrix is drawn
 SPECTRUM = 1000  # centers whose kernel matrix is decomposed for the picture
 NAMES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "log_loss": "log loss", "roc_auc": "area under ROC", "r2": "R²",
@@ -34,6 +35,8 @@ def page(estimator: Any, title: str, evaluation: Any = None, where: str = "") ->
     sections = [_cards(estimator, evaluation), _facts(estimator)]
     if evaluation is not None:
         sections.append(_quality(evaluation, where))
+    elif (counts := getattr(estimator, "confusion_", None)) is not None and len(counts) <= MOST_SHOWN:
+        sections.append(_confusion(counts.tolist(), [str(name) for name in estimator.classes_], "Rows that were kept out of training."))
     sections += [_learning(estimator.history_, plan), _relevance(estimator), _spectrum(model, plan), _timings(estimator)]
     body = "\n".join(section for section in sections if section)
     return (
@@ -103,11 +106,8 @@ def _facts(estimator: Any) -> str:
 def _quality(evaluation: Any, where: str) -> str:
     rows = {NAMES.get(name, name): charts.shown(round(value, 5)) for name, value in evaluation.metrics.items()}
     parts = [f"<h2>On {escape(where or 'the data')}</h2>", f'<p class="soft">{evaluation.rows:,} rows.</p>', _table(rows)]
-    if evaluation.confusion is not None and len(evaluation.classes) <= 40:
-        parts.append(
-            "<h2>Confusion matrix</h2><p class='soft'>True classes in rows, predicted ones in columns; shades are shares of a row.</p>"
-        )
-        parts.append(f"<figure>{charts.matrix(evaluation.confusion.tolist(), evaluation.classes)}</figure>")
+    if evaluation.confusion is not None and len(evaluation.classes) <= MOST_SHOWN:
+        parts.append(_confusion(evaluation.confusion.tolist(), evaluation.classes))
     if evaluation.points is not None:
         true, guess = evaluation.points[:, 0].tolist(), evaluation.points[:, 1].tolist()
         both = list(zip(true, guess, strict=True))
@@ -115,6 +115,13 @@ def _quality(evaluation: Any, where: str) -> str:
         parts.append(f"<h2>Predicted against true</h2><figure>{charts.scatter(both, 'true', 'predicted', diagonal=True)}</figure>")
         parts.append(f"<h2>Residuals</h2><figure>{charts.scatter(left, 'predicted', 'true − predicted')}</figure>")
     return "\n".join(parts)
+
+
+def _confusion(counts: list[list[int]], classes: list[str], of: str = "") -> str:
+    return (
+        f"<h2>Confusion matrix</h2><p class='soft'>{of} True classes in rows, predicted in columns; shades are shares of a row.</p>"
+        f"<figure>{charts.matrix(counts, classes)}</figure>"
+    )
 
 
 def _learning(history: list[dict[str, Any]], plan: Any) -> str:

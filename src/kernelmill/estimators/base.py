@@ -320,7 +320,7 @@ class KernelEstimator(BaseEstimator):
 
     _saved = [
         "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_",
-        "_matrix", "_stands", "_weight_seen", "_target", "timings_",
+        "_matrix", "_stands", "_weight_seen", "_target", "timings_", "confusion_",
     ]  # fmt: skip
 
     def __sklearn_tags__(self):

@@ -23,6 +23,9 @@ from .training import train
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
 
+MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
+
+
 class KernelClassifier(ClassifierMixin, KernelEstimator):
     """Kernel classification with any number of centers.
 
@@ -124,6 +127,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         else:
             Y = codes
             train(self, X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep, first_chunk)
+        self.confusion_: np.ndarray | None = None
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self
 
@@ -173,6 +177,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if held is not None:
             with torch.no_grad():
                 values = self.model_(held[0]).cpu().double()
+            self.confusion_ = confusion(values, held[1], len(self.classes_))
             return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
         if self._loss == "logistic":  # probabilities are what it learned
             return 1.0
@@ -191,6 +196,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
             return 1.0
+        self.confusion_ = confusion(targets - residual, targets.argmax(1), len(self.classes_))
         return temperature(targets - residual, targets, w)
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
@@ -237,6 +243,13 @@ def _coded(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     return classes, codes.reshape(-1).astype(np.int64)
+
+
+def confusion(values: Tensor, codes: Tensor, c: int) -> np.ndarray | None:
+    """(c, c) how often each class, in rows, was taken for which; None where there are too many."""
+    if c > MOST_CONFUSED:
+        return None
+    return torch.bincount(codes * c + values.argmax(1), minlength=c * c).view(c, c).numpy()
 
 
 def temperature(values: Tensor, targets: Tensor, w: Tensor) -> float:
