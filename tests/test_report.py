@@ -68,8 +68,7 @@ def test_rows_kept_out_give_a_confusion_matrix_without_data(classifier, tmp_path
     classifier.save(tmp_path / "m")
     text = page(load(tmp_path / "m"), "m")
     assert "Confusion matrix" in text and "kept out of training" in text
-    small = KernelClassifier(random_state=0).fit(X[:200], LABEL[:200])  # no rows are kept out: each is predicted without itself
-    assert small.confusion_.sum() == 200 and small.confusion_.trace() > 150
+    assert KernelClassifier(random_state=0).fit(X[:200], LABEL[:200]).confusion_ is None  # no rows were kept out
 
 
 def test_the_spectrum_is_that_of_the_kernel(classifier):

@@ -47,7 +47,7 @@ class ProgressBar:
 
 
 class _Logger:
-    """Sends losses, scores and rows per second somewhere. A run begins at its "start" event and is closed at its "end"."""
+    """Sends losses and rows per second somewhere. A run begins at its "start" event and is closed at its "end"."""
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":

@@ -11,6 +11,8 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +68,39 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
             except OSError:
                 os.replace(old, folder)
                 raise
+            for other in old.iterdir():  # what the user put there stays
+                if other.name not in (WEIGHTS_NAME, JSON_NAME):
+                    os.replace(other, folder / other.name)
             shutil.rmtree(old)
         else:
             os.replace(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def aside(path: str | os.PathLike) -> Iterator[Path]:
+    """A name beside a file: what is written there takes its place when it is whole. A device or a pipe is written to as it is, a link stays
+    one, and a file keeps its mode."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, mode)
+        os.replace(name, target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_file(path: Path, data: bytes) -> None:

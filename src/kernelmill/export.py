@@ -8,20 +8,21 @@ from __future__ import annotations
 import io
 import logging
 import os
-import tempfile
 import warnings
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from .checkpoint import aside
 from .data import Encoder
 from .errors import InputError
 from .model import KernelModel
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
+OUTPUTS = ("prediction", "label", "probabilities")
 LARGEST = 1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
 NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}  # ONNX's own codes
 
@@ -31,6 +32,7 @@ def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | N
     onnx = needed("onnx")
     needed("onnxscript")
     core = _core(onnx, model)
+    _renamed(core.graph)
     graph = _Around(onnx, core.graph, model)
     features = core.graph.input[0].name
     if encoder is not None:
@@ -40,29 +42,14 @@ def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | N
     else:
         graph.labels(core.graph.output[0].name, np.asarray(classes), temperature)
     made = graph.model(core, features if encoder is None else None)
+    target = Path(os.path.realpath(path))
+    if made.ByteSize() > LARGEST:
+        onnx.save_model(made, str(target), save_as_external_data=True, location=target.name + ".data")
+        onnx.checker.check_model(str(target))
+        return
     onnx.checker.check_model(made)
-    target = Path(path)
-    with _readable(path):
-        if made.ByteSize() > LARGEST:
-            onnx.save_model(made, str(target), save_as_external_data=True, location=target.name + ".data")
-            return
-        handle, aside = tempfile.mkstemp(dir=target.absolute().parent, prefix=f".{target.name}.")
-        try:
-            with open(handle, "wb") as file:
-                file.write(made.SerializeToString())
-            os.chmod(aside, 0o644)
-            os.replace(aside, target)
-        except BaseException:
-            os.unlink(aside)
-            raise
-
-
-@contextmanager
-def _readable(path: Any):
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be written ({error.strerror}); choose another place.") from None
+    with aside(path) as file:
+        file.write_bytes(made.SerializeToString())
 
 
 def needed(package: str) -> Any:
@@ -90,6 +77,20 @@ def _core(onnx: Any, model: KernelModel) -> Any:
         finally:
             quiet.setLevel(level)
     return found.model_proto  # type: ignore[union-attr]
+
+
+def _renamed(graph: Any) -> None:
+    """Every name of the sum's own gets a prefix: columns may be called anything."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"{PREFIX}sum_{name}" if name else name for name in names]
+    for entry in (*graph.initializer, *graph.input, *graph.output):
+        entry.name = f"{PREFIX}sum_{entry.name}"
+
+
+def input_name(column: str) -> str:
+    """The input of a column: its own name, unless that is an output's or one of ours."""
+    return f"{column}_in" if column in OUTPUTS or column.startswith(PREFIX) or not column else column
 
 
 class _Around:
@@ -123,7 +124,8 @@ class _Around:
         """One input per column: numbers as float64 (NaN where missing), texts as strings ("" where missing)."""
         text, double = self._onnx.TensorProto.STRING, self._onnx.TensorProto.DOUBLE
         single, parts, axis = len(encoder.numbers), [], self._constant(np.array([1], np.int64))
-        for name, width in zip(encoder.numbers, encoder.widths, strict=True):
+        for column, width in zip(encoder.numbers, encoder.widths, strict=True):
+            name = input_name(column)
             self.inputs.append(self._typed(name, double, "rows") if width == 1 else self._typed(name, double, "rows", width))
             parts.append(self._op("Unsqueeze", name, axis) if width == 1 else name)
         made = []
@@ -139,10 +141,10 @@ class _Around:
                 raise InputError(
                     f"the column {category.name!r} is hashed, which ONNX cannot express; train with columns=Columns(beyond='target')."
                 )
-            self.inputs.append(self._typed(category.name, text, "rows"))
+            self.inputs.append(self._typed(input_name(category.name), text, "rows"))
             keys = {"" if value is None else value: code for code, value in reversed(list(enumerate(category.values)))}
             codes = self._op(
-                "LabelEncoder", category.name, domain="ai.onnx.ml", keys_strings=list(keys), values_int64s=list(keys.values()),
+                "LabelEncoder", input_name(category.name), domain="ai.onnx.ml", keys_strings=list(keys), values_int64s=list(keys.values()),
                 default_int64=len(category.values),
             )  # fmt: skip
             made.append(self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0))
@@ -194,7 +196,10 @@ class _Around:
         self._nodes = self.before
         for node in graph.node:
             self._known(node)
-        inputs = list(graph.input) if features is not None else self.inputs
+        inputs = self.inputs
+        if features is not None:  # a matrix, as it is
+            inputs = [self._typed("X", graph.input[0].type.tensor_type.elem_type, "rows", self._model.Z.shape[1])]
+            self.before.insert(0, helper.make_node("Identity", ["X"], [features]))
         made = helper.make_graph([*self.before, *self.after], "kernelmill", inputs, self.outputs, [*graph.initializer, *self._constants])
         opsets = [*core.opset_import]
         if not any(o.domain == "ai.onnx.ml" for o in opsets):

@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ FORMAT, VERSION = "kernelmill-run", 1
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WRITING = ".writing-"
 STATE = re.compile(r"checkpoint-\d{6}")
+CHOICES = ("choices-1", "choices-2")
 
 
 def seconds_of(every: Any) -> float:
@@ -143,7 +144,7 @@ class Run:
     # ---- writing -----------------------------------------------------------------------------------------------------------------
 
     def write_choices(self, content: dict[str, Any]) -> None:
-        written = [self._write(name, content) for name in ("choices-1", "choices-2")]
+        written = [self._write(name, content) for name in CHOICES]
         self._unwritten = None if any(written) else content
         self.choices = content
 
@@ -263,6 +264,16 @@ def _digest(text: str) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def discard(folder: Any) -> None:
+    """Remove a run, and its folder if nothing else is in it."""
+    path = folder_of(folder)
+    for entry in [*path.iterdir()] if path.is_dir() else []:
+        if STATE.fullmatch(entry.name) or entry.name in CHOICES or entry.name.startswith(WRITING):
+            shutil.rmtree(entry, ignore_errors=True)
+    with suppress(OSError):
+        path.rmdir()
 
 
 def peek(folder: Any) -> dict[str, Any]:

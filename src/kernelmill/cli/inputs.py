@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,27 @@ TARGETS = ("y", "target", "label", "class")  # names of columns that are taken f
 MOST_CLASSES = 100  # distinct whole numbers up to which a target is taken for labels, where each occurs ten times or more
 FEW_CLASSES = 20  # and up to which it is however often they occur
 PARTS = ("train", "test")
+KINDS: dict[str, tuple[type, ...]] = {
+    "n_centers": (int,),
+    "epochs": (int,),
+    "random_state": (int,),
+    "ridge": (float, int),
+    "validation_fraction": (float, int),
+    "bandwidth": (float, int, str),
+    "kernel": (str, dict),
+    "solver": (str, dict),
+    "columns": (dict,),
+    "features": (str, list),
+    "categorical": (str, list),
+    "class_weight": (str, dict),
+    "resume": (bool,),
+    "early_stopping": (bool, str),
+    "memory_budget": (str, int),
+    "checkpoint_every": (str, int, float),
+}  # of settings in a TOML file; others are texts
+
+
+WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", list: "a list", bool: "true or false"}
 
 
 def configured(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
@@ -30,9 +52,13 @@ def configured(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
             raise InputError(f"--config {str(config)!r} cannot be read ({error.strerror}).") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"--config {str(config)!r} is not TOML: {error}.") from None
-        for name in settings:
+        for name, value in settings.items():
             if name not in flags:
                 raise one_of(f"{config.name}: setting", name, sorted(flags))
+            kinds = KINDS.get(name, (str,))
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                expected = " or ".join(WORDS[kind] for kind in kinds)
+                raise InputError(f"{config.name}: {name} = {value!r} was given, expected {expected}.")
     return {**{name: None for name in flags}, **settings, **{name: value for name, value in flags.items() if value is not None}}
 
 
@@ -41,6 +67,8 @@ def parameters(settings: dict[str, Any]) -> dict[str, Any]:
     from .. import Columns, kernels, solvers
 
     out = {name: value for name, value in settings.items() if value is not None}
+    if not 0 <= out.get("random_state", 0) < 2**32:
+        raise InputError(f"random_state = {out['random_state']} was given, expected a number from 0 to {2**32 - 1}.")
     bandwidth, kernel = out.pop("bandwidth", None), out.pop("kernel", None)
     if isinstance(bandwidth, str) and bandwidth != "auto":
         try:
@@ -84,8 +112,9 @@ def _made(what: str, values: dict[str, Any], room: Any) -> Any:
     return made.set_params(**values)
 
 
-def table_of(path: Path, part: str | None, memory_budget: Any) -> Table:
-    """The data of a file or a folder. Of an .npz file with X_train, y_train, X_test and y_test, one part is taken, as X and y."""
+def table_of(path: Path, part: str | None, memory_budget: Any, texts: Sequence[str] = ()) -> Table:
+    """The data of a file or a folder. Of an .npz file with X_train, y_train, X_test and y_test, one part is taken, as X and y.
+    texts: columns that are texts, whatever they look like."""
     from ..data import opened
     from ..planning import parse_bytes
 
@@ -108,7 +137,7 @@ def table_of(path: Path, part: str | None, memory_budget: Any) -> Table:
             table = opened(arrays, room)
             table.where = f"{str(path)!r} ({part})"
             return table
-    return opened(path, room)
+    return opened(path, room, texts)
 
 
 def target_of(table: Table, named: str | None) -> str:

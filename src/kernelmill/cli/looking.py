@@ -78,7 +78,9 @@ def plan(
         values = table.column(name)
         task, _ = task_of(values, name, None)
         regression = task == "regression"
-        outputs = len(set(values.tolist())) if not regression else 1 if values.ndim == 1 else values.shape[1]
+        outputs = (
+            len({v for v in values.tolist() if v is not None and v == v}) if not regression else 1 if values.ndim == 1 else values.shape[1]
+        )
         rows = rows or table.n
         features = features or sum(field.width for field in table.fields.values() if field.name != name)
     if rows is None or features is None:
@@ -107,7 +109,7 @@ def compare(
     data: Data,
     target: Target = None,
     task: Annotated[str | None, typer.Option(help="classification or regression. (default: told from the target)")] = None,
-    rows: Annotated[int, typer.Option(help="At most so many rows, of which a fifth are for the score.")] = 20_000,
+    rows: Annotated[int, typer.Option(min=20, help="At most so many rows, of which a fifth are for the score.")] = 20_000,
     n_centers: Annotated[int, typer.Option(help="Centers of the solvers that have fewer than rows.")] = 2000,
     part: Part = None,
     json_: AsJson = False,
@@ -117,7 +119,7 @@ def compare(
     import numpy as np
 
     from .. import KernelClassifier, KernelRegressor, solvers
-    from ..errors import KernelmillError
+    from ..errors import InputError, KernelmillError
     from ..estimators.scores import evaluated
 
     table = table_of(data, part or "train", None)
@@ -147,6 +149,8 @@ def compare(
             row["error"] = str(error)
         shown.append(row)
         words(quiet=json_).print(f"{solver}: {escape(row['error']) if 'error' in row else duration(row['seconds'])}")
+    if all("error" in row for row in shown):
+        raise InputError(shown[0]["error"])
     if json_:
         as_json(finite({"task": kind, "rows": len(learned), "solvers": shown}))
         return
@@ -167,6 +171,10 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Show the whole way on a small data set: a CSV file, a model, its evaluation, predictions and a report."""
+    from ..errors import InputError
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {str(out)!r} is there already; choose another folder, nothing was written.")
     in_new_folder(out / "x")
     say = words()
     say.print("The handwritten digits that come with scikit-learn, 1,797 rows of 64 pixels, about ten seconds.")

@@ -7,8 +7,10 @@ import functools
 import json
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import typer
@@ -77,13 +79,19 @@ def command(function: Command) -> Command:
             function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
+        except BrokenPipeError:  # whoever read the output has enough of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BUG) from None
+        except SystemExit:
+            raise
         except BaseException as error:
             code, text = _meaning(error)
-            if kwargs.get("json_"):
-                as_json({"error": text, "exit_code": code})
             if kwargs.get("debug"):
                 words().print_exception()
             words().print(f"[bold red]error:[/] {escape(text)}")
+            if kwargs.get("json_"):
+                with suppress(OSError):
+                    as_json({"error": text, "exit_code": code})
             raise typer.Exit(code) from None
 
     return run  # type: ignore[return-value]
@@ -105,10 +113,15 @@ def _meaning(error: BaseException) -> tuple[int, str]:
     for kind, code in kinds:
         if isinstance(error, kind) and (isinstance(error, (errors.KernelmillError, CannotWrite)) or _ours(error)):
             return code, str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error):
         return MEMORY, "there is not enough memory; use fewer centers (--n-centers) or a smaller --memory-budget."
     if isinstance(error, OSError):
-        return WRITING if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES) else DATA, unwritable(error)
+        return WRITING if error.filename is None or error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EACCES,
+        ) else DATA, unwritable(error)
     return BUG, f"{type(error).__name__}: {error}. This is an error of kernelmill; please report it with what --debug shows."
 
 
@@ -144,7 +157,6 @@ def in_new_folder(path: os.PathLike | str) -> None:
     parent = os.path.dirname(os.path.abspath(path))
     try:
         os.makedirs(parent, exist_ok=True)
+        tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise CannotWrite(unwritable(error, parent)) from None
-    if not os.access(parent, os.W_OK):
-        raise CannotWrite(f"{parent!r} cannot be written to; choose another place.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from ..errors import InputError
 from .glance import glance
 from .inputs import configured, parameters, table_of, target_of, task_of
 from .say import CannotWrite, as_json, command, duration, finite, in_new_folder, results, unwritable, words
+
+ENDINGS = (".csv.gz", ".tsv.gz", ".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".h5", ".hdf5")
 
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet, .arrow, .npy, .npz or .h5 file, or a folder of them.")]
 Target = Annotated[str | None, typer.Option(help="The column to predict. Not needed where one is called y, target, label or class.")]
@@ -40,7 +42,7 @@ def train(
     categorical: Annotated[str | None, typer.Option(help="Columns of numbers that are names, such as codes.")] = None,
     missing: Annotated[str | None, typer.Option(help="impute or refuse missing values. (default: impute)")] = None,
     validation_fraction: Annotated[float | None, typer.Option(help="Part of the rows kept out for a validation score.")] = None,
-    random_state: Annotated[int | None, typer.Option(help="(default: 0)")] = None,
+    random_state: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")] = None,
@@ -64,13 +66,16 @@ def train(
     settings = configured(config, {**flags, "columns": None, "early_stopping": None})
     target, task, weight, part = (settings.pop(name) for name in ("target", "task", "weight", "part"))
     out, every, checkpoint = (settings.pop(name) for name in ("out", "checkpoint_every", "checkpoint"))
-    folder = Path(out) if out else Path(f"{data.resolve().name.split('.')[0]}-model")
+    folder = Path(out if out is not None else f"{_stem(data)}-model")
+    if not folder.name or folder.name == "..":
+        raise InputError(f"--out {str(out)!r} was given, expected the name of a folder.")
     run = None if every == "never" else Path(checkpoint) if checkpoint else folder.with_name(folder.name + ".run")
     _check_places(folder, run, bool(settings.get("resume")))
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
     from .. import KernelClassifier, KernelRegressor
     from ..report import kernel_line
+    from ..runs import discard
 
     table = table_of(data, part or "train", settings.get("memory_budget"))
     name = target_of(table, target)
@@ -80,19 +85,19 @@ def train(
     if kind == "regression" and chosen.pop("class_weight", None):
         say.print("[yellow]note:[/] --class-weight is for classes, and has no effect here.")
     read = time.perf_counter() - started
-    chosen |= {"checkpoint": run, "checkpoint_every": every or "5m", "verbose": 0 if json_ else 1}
+    chosen |= {"checkpoint": run, "checkpoint_every": "5m" if every is None else every, "verbose": 0 if json_ else 1}
     model: Any = (KernelClassifier if kind == "classification" else KernelRegressor)(**chosen)
     model.fit(table, name, weight)
-    if any(row["kind"] == "interrupted" for row in model.history_[-1:]):
-        kept = f"go on with the same command and --resume; what was learned is in {str(run)!r}" if run else "no checkpoint was kept"
+    if model._interrupted:
+        kept = f"go on with the same command and --resume; what was learned is in {str(run)!r}" if _written(run) else "nothing was kept"
         raise KeyboardInterrupt(f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; {kept}.")
     try:
         model.save(folder)
     except OSError as error:
-        kept = f" The finished run is kept in {str(run)!r}: the same command with --resume writes the model again." if run else ""
+        kept = f" The finished run is kept in {str(run)!r}: the same command with --resume writes the model." if _written(run) else ""
         raise CannotWrite(unwritable(error, folder) + kept) from None
     if run:
-        shutil.rmtree(run, ignore_errors=True)
+        discard(run)
     seconds = time.perf_counter() - started
     facts = {
         "model": str(folder),
@@ -128,18 +133,41 @@ def _outlook(settings: dict[str, Any]) -> str:
 
 
 def validation_score(model: Any) -> float | None:
+    """Of the weights that were kept: the best where early stopping chose them, else the last."""
     scores = [row["validation_score"] for row in model.history_ if "validation_score" in row]
-    return scores[-1] if scores else None
+    return (max(scores) if model._stops_early() else scores[-1]) if scores else None
+
+
+def _stem(data: Path) -> str:
+    """The name of a file without its ending."""
+    name = data.resolve().name
+    ending = next((end for end in ENDINGS if name.lower().endswith(end)), "")
+    return name[: len(name) - len(ending)] or "data"
+
+
+def _written(run: Path | None) -> bool:
+    return run is not None and any(run.glob("checkpoint-*"))
 
 
 def _check_places(folder: Path, run: Path | None, resume: bool) -> None:
     """What would fail at the end fails here."""
-    from ..errors import InputError
-
     in_new_folder(folder)
-    if folder.exists() and not (folder / "model.json").exists() and (folder.is_file() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or (not (folder / "model.json").exists() and any(folder.iterdir()))):
         raise InputError(
             f"--out {str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written."
         )
-    if run is not None and run.exists() and any(run.iterdir()) and not resume:
+    if run is None:
+        return
+    in_new_folder(run)
+    if run.exists() and not run.is_dir():
+        raise InputError(f"--checkpoint {str(run)!r} is no folder; choose another one.")
+    if run.resolve() == folder.resolve() or run.resolve() in folder.resolve().parents:
+        raise InputError(f"--checkpoint {str(run)!r} would hold the model too; choose a folder of its own.")
+    found = sorted(path.name for path in run.iterdir()) if run.exists() else []
+    others = [name for name in found if not name.startswith(("choices-", "checkpoint-", ".writing-"))]
+    if others:
+        raise InputError(f"--checkpoint {str(run)!r} holds {others[0]!r}, which is of no run; choose a folder of its own.")
+    if found and not resume:
         raise InputError(f"{str(run)!r} holds a run that did not end; go on with it by --resume, or delete that folder to begin anew.")
+    if resume and not found:
+        words().print(f"[yellow]note:[/] there is no run in {escape(str(run))} to go on with; this one begins anew.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ def predict(
     model: Model,
     data: Data,
     out: Annotated[Path, typer.Option(help="A .parquet, .csv or .npy file.")],
-    probabilities: Annotated[bool, typer.Option(help="Of a classifier: a column for each class. (default: yes, but not in .npy)")] = True,
+    probabilities: Annotated[bool | None, typer.Option(help="A column for each class (default: yes, but not in .npy).")] = None,
     intervals: Annotated[bool, typer.Option("--intervals", help="95 % intervals; of a model trained with --solver sgpr.")] = False,
     keep: Annotated[str | None, typer.Option(help="Columns of the data to copy beside the predictions, with commas between.")] = None,
     part: Part = None,
@@ -37,10 +37,19 @@ def predict(
 
     if out.suffix.lower() not in ENDINGS:
         raise InputError(f"--out {str(out)!r} was given, expected a name that ends in {', '.join(ENDINGS)}.")
+    bare = out.suffix.lower() == ".npy"
+    if bare and (keep or intervals):
+        raise InputError("an .npy file holds one array; use .csv or .parquet with --keep and --intervals.")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise InputError(f"--out {str(out)!r} is the data itself; choose another file.")
     in_new_folder(out)
-    estimator, table = _loaded(model), table_of(data, part or "test", None)
+    estimator = _loaded(model)
+    table = table_of(data, part or "test", None, estimator.text_columns())
     columns: dict[str, Any] = {name: table.column(name) for name in (keep.split(",") if keep else [])}
     classes = getattr(estimator, "classes_", None)
+    if intervals and classes is not None:
+        raise InputError("--intervals is for numbers, and this model predicts classes; leave it out.")
+    probabilities = not bare if probabilities is None else probabilities
     if intervals:
         found, spread = estimator.predict(table, return_std=True)
         columns |= {"prediction": found, "lower": found - INTERVAL * spread, "upper": found + INTERVAL * spread}
@@ -50,6 +59,9 @@ def predict(
         columns |= {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
     else:
         columns["prediction"] = estimator.predict(table)
+    made = [name for name in columns if name == "prediction" or name.startswith("probability of ") or name in ("lower", "upper")]
+    if keep and (clash := set(keep.split(",")) & set(made)):
+        raise InputError(f"--keep {min(clash)!r} has the name of a prediction; rename that column first.")
     _write(out, columns)
     if json_:
         as_json({"out": str(out), "rows": table.n, "columns": list(columns)})
@@ -91,7 +103,7 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Write one HTML file about a model: learning curve, spectrum, timings, and how good it is on --data."""
-    path = out or model.resolve().with_suffix(".html")
+    path = out or model.resolve().with_name(model.resolve().name + ".html")
     in_new_folder(path)
     estimator = _loaded(model)
     found, where = (None, "") if data is None else _evaluated(estimator, data, target, part)
@@ -112,10 +124,15 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write a model as ONNX, for onnxruntime and other programs."""
+    from ..export import input_name
+
     in_new_folder(out)
     estimator = _loaded(model)
-    estimator.to_onnx(out)
-    inputs = estimator.encoder_.inputs if estimator.encoder_ is not None else ["X"]
+    try:
+        estimator.to_onnx(out)
+    except OSError as error:
+        raise CannotWrite(unwritable(error, out)) from None
+    inputs = [input_name(name) for name in estimator.encoder_.inputs] if estimator.encoder_ is not None else ["X"]
     if json_:
         as_json({"out": str(out), "inputs": inputs})
     else:
@@ -134,7 +151,7 @@ def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None)
     from ..estimators.tables import given
     from .inputs import target_of
 
-    table = table_of(data, part or "test", None)
+    table = table_of(data, part or "test", None, estimator.text_columns())
     known = target or getattr(estimator, "_target", None)
     if known is None:
         known = target_of(table, None)
@@ -181,36 +198,19 @@ def _write_page(path: Path, estimator: Any, model: Path, found: Any, where: str)
     from ..report import page
 
     written = page(estimator, model.resolve().name, found, where).encode()
-    with _aside(path) as aside:
-        aside.write_bytes(written)
+    with _aside(path) as beside:
+        beside.write_bytes(written)
 
 
-class _aside:
-    """A name beside a file: what is written there takes the file's place when it is whole."""
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    from ..checkpoint import aside
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._plain = path.exists() and not path.is_file()  # a device or a pipe is written to as it is
-
-    def __enter__(self) -> Path:
-        if self._plain:
-            return self._path
-        try:
-            handle, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=self._path.suffix, dir=self._path.absolute().parent)
-        except OSError as error:
-            raise CannotWrite(unwritable(error, self._path)) from None
-        os.close(handle)
-        self._made = Path(name)
-        return self._made
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not self._plain and kind is None:
-            os.chmod(self._made, 0o644)
-            os.replace(self._made, self._path)
-        elif not self._plain:
-            self._made.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise CannotWrite(unwritable(error, self._path)) from None
+    try:
+        with aside(path) as beside:
+            yield beside
+    except OSError as error:
+        raise CannotWrite(unwritable(error, path)) from None
 
 
 def _write(path: Path, columns: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
         wide = [name for name in columns if name.startswith("probability of ")]
         values = columns["prediction"] if not wide else np.stack([columns[name] for name in wide], 1)
         values = values.astype(str) if values.dtype == object else values
-        with _aside(path) as aside, open(aside, "wb") as file:
+        with _aside(path) as beside, open(beside, "wb") as file:
             np.save(file, values, allow_pickle=False)
         return
     from ..data.files import need
@@ -233,8 +233,8 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
         else:
             flat[name] = values
     made = pa.table({name: pa.array(values.tolist() if values.dtype.kind in "UO" else values) for name, values in flat.items()})
-    with _aside(path) as aside:
+    with _aside(path) as beside:
         if path.suffix.lower() == ".csv":
-            need("pyarrow.csv").write_csv(made, aside)
+            need("pyarrow.csv").write_csv(made, beside)
         else:
-            need("pyarrow.parquet").write_table(made, aside)
+            need("pyarrow.parquet").write_table(made, beside)

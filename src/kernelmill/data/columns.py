@@ -49,7 +49,7 @@ class Columns(Settings):
                 raise InputError(f"columns: {name}={value!r} was given, expected a whole number of 1 or more.")
         for name in ("features", "categorical"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, str) or not all(isinstance(item, str) for item in value)):
+            if value is not None and (not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value)):
                 raise InputError(f"columns: {name}={value!r} was given, expected a list of column names.")
 
 

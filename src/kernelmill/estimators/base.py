@@ -46,6 +46,7 @@ class KernelEstimator(BaseEstimator):
     _learned: Encoder | None = None
     _matrix: str | None = None
     _target: str | None = None
+    _interrupted = False
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
     _equations: solvers.State | None = None  # of all chunks given to partial_fit
@@ -147,8 +148,14 @@ class KernelEstimator(BaseEstimator):
         """The same for a score."""
         if not to_open(X, y):
             return X, y, sample_weight
-        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
+        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4, self.text_columns())
         return table.table, y, sample_weight
+
+    def text_columns(self) -> list[str]:
+        """Columns that held texts in training, whatever they look like in another file."""
+        encoder, classes = getattr(self, "encoder_", None), getattr(self, "classes_", None)
+        named = [] if encoder is None else [category.name for category in encoder.categories if any(category.values)]
+        return [*named, *([self._target] if self._target and classes is not None and classes.dtype.kind in "UO" else [])]
 
     def _host_bytes(self) -> int:
         """Host memory that this fit may take."""
@@ -230,7 +237,10 @@ class KernelEstimator(BaseEstimator):
             return torch.ones(n, dtype=torch.float64)
         if isinstance(sample_weight, Tensor):
             sample_weight = sample_weight.detach().cpu().double().numpy()
-        w = np.asarray(sample_weight, dtype=np.float64)
+        try:
+            w = np.asarray(sample_weight, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("sample_weight holds something that is no number, expected a weight of 0 or more for each row.") from None
         w = np.full(n, w) if w.ndim == 0 else w
         if w.shape != (n,):
             raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")

@@ -196,7 +196,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
             return 1.0
-        self.confusion_ = confusion(targets - residual, targets.argmax(1), len(self.classes_))
         return temperature(targets - residual, targets, w)
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:

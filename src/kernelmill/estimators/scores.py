@@ -45,8 +45,9 @@ def _of_classes(model: Any, y: np.ndarray, probabilities: np.ndarray) -> Evaluat
     classes = model.classes_
     if classes.dtype.kind != y.dtype.kind and "U" in (classes.dtype.kind, y.dtype.kind):
         y, classes = y.astype(str), classes.astype(str)
-    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    strange = classes[codes] != y
+    known_as = {label: code for code, label in enumerate(classes.tolist())}
+    codes = np.array([known_as.get(label, -1) for label in y.tolist()], dtype=np.int64)
+    strange = codes < 0
     if strange.all():
         raise DataFileError(f"none of the targets, such as {str(y[0])!r}, is among the model's classes {list(map(str, classes[:10]))}.")
     guess = probabilities.argmax(1)
@@ -55,8 +56,9 @@ def _of_classes(model: Any, y: np.ndarray, probabilities: np.ndarray) -> Evaluat
     found = {
         "accuracy": float(right.mean()),
         "balanced_accuracy": float(np.mean([right[(codes == c) & known].mean() for c in np.unique(codes[known])])),
-        "log_loss": float(metrics.log_loss(codes[known], probabilities[known], labels=np.arange(len(classes)))),
     }
+    if len(classes) > 1:
+        found["log_loss"] = float(metrics.log_loss(codes[known], probabilities[known], labels=np.arange(len(classes))))
     if len(classes) == 2 and len(np.unique(codes[known])) == 2:
         found["roc_auc"] = float(metrics.roc_auc_score(codes[known], probabilities[known, 1]))
     if strange.any():

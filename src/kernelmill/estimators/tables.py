@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ def to_open(X: Any, y: Any = None, columns: Any = None) -> bool:
     return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
 
 
-def given(X: Any, y: Any, sample_weight: Any, in_memory: int) -> tuple[Given, Any, Any]:
+def given(X: Any, y: Any, sample_weight: Any, in_memory: int, texts: Sequence[str] = ()) -> tuple[Given, Any, Any]:
     """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file."""
-    table = opened(X, in_memory)
+    table = opened(X, in_memory, texts)
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []

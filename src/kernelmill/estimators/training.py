@@ -210,6 +210,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     clock.append(time.perf_counter())
     estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
     estimator._keep_encoder()
+    estimator._interrupted = watch.interrupted
     estimator.n_iter_, estimator._loss, estimator.rows_seen_ = max(1, state.epoch), solver.loss_name, n
     estimator._stands, estimator._weight_seen, estimator._equations = plan.p, n * scale, None
     if first_chunk and solver.loss_name == "square" and exact(estimator):

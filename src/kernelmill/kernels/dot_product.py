@@ -73,7 +73,7 @@ class Polynomial(DotProduct):
 def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
     """(‖x‖‖z‖, cos of the angle); the cosine of a zero row is 0, never NaN."""
     norms = (sq_a * sq_b).sqrt()
-    return norms, (dot / norms.clamp(min=torch.finfo(dot.dtype).tiny)).clamp_(-1, 1)
+    return norms, (dot / norms.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
 
 
 def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
