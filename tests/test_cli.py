@@ -316,9 +316,9 @@ def test_a_full_disk(files):
 
 def test_killed_and_resumed(files):
     """SIGKILL in the middle, then the same command with --resume: the model is the one of an undisturbed run."""
-    X = g.normal(size=(20_000, 10)).astype(np.float32)
+    X = g.normal(size=(6000, 10)).astype(np.float32)
     np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
-    words = [*LONG, "--epochs", "40"]
+    words = [*LONG, "--epochs", "12"]
     words += ["--checkpoint-every", "0s", "--memory-budget", "2GB"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}  # with more, MKL's last digits differ from run to run
     run = subprocess.Popen([sys.executable, "-m", "kernelmill", *words, "--out", "m"], stderr=subprocess.PIPE, env=env)

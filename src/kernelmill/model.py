@@ -82,6 +82,7 @@ class KernelModel(nn.Module):
         if torch.compiler.is_exporting():
             return self._expression(X)
         K, Z = self.prepared()
+        X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
         out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
             torch.add(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha), self.intercept, out=out[i : i + ROWS])
