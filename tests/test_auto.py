@@ -141,7 +141,7 @@ def test_auto_reaches_the_direct_solution():
 def test_verbose_says_the_plan_before_the_fit(capsys):
     X, y = rows(500)
     said = []
-    listen = lambda event: said.append(capsys.readouterr().out) if event.kind == "start" else None  # noqa: E731
+    listen = lambda event: said.append(capsys.readouterr().err) if event.kind == "start" else None  # noqa: E731
     KernelRegressor(kernel=kernels.Laplacian(2.0), n_centers=100, solver="falkon", verbose=1, callbacks=listen).fit(X, y)
     assert "falkon: 500 rows × 5 features, 100 centers" in said[0].replace("\n", " ")
 

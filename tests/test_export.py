@@ -34,7 +34,10 @@ def ran(path, inputs):
     return dict(zip(names, session.run(None, inputs), strict=True))
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+FEW = ("laplacian", "relu_ntk", "custom")  # the others in test-all: each takes a second or two
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(k, id=k.name, marks=[] if k.name in FEW else pytest.mark.slow) for k in KERNELS])
 def test_every_kernel_is_the_same_in_onnx_and_torch_export(tmp_path, kernel):
     model = KernelRegressor(kernel=kernel, n_centers=100, solver="falkon", ridge=0.1, random_state=0).fit(X, Y)
     want = model.predict(X[:300])
@@ -45,7 +48,7 @@ def test_every_kernel_is_the_same_in_onnx_and_torch_export(tmp_path, kernel):
     np.testing.assert_allclose(program.module()(torch.tensor(X[:300]))[:, 0].numpy(), want, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_several_outputs_keep_their_columns_and_precision(tmp_path, dtype):
     model = KernelRegressor(n_centers=50, random_state=0).fit(X.astype(dtype), np.stack([Y, -Y], 1))
     model.to_onnx(tmp_path / "m.onnx")

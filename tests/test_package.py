@@ -53,12 +53,14 @@ def test_commands_run(page, tmp_path, monkeypatch):
         assert done.exit_code == 0, f"{line}: {done.output}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["from_a_file.py", "head_on_embeddings.py"])
 def test_the_examples_run(name, tmp_path):
     done = subprocess.run([sys.executable, str(ROOT / "examples" / name)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout and not list(tmp_path.iterdir()), done.stderr
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path):
     import nbformat
     from nbclient import NotebookClient
