@@ -17,9 +17,8 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
         step = max(1, -(-(last - first) // 6))
         found = [10.0**e for e in range(first, last + 1, step)]
         if len(found) < 3:  # less than two decades
-            found = [
-                m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5) if low <= m * 10.0**e * (1 + 1e-9) <= high * (1 + 2e-9)
-            ]
+            fine = [m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 1.5, 2, 3, 5, 7)]
+            found = [value for value in fine if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
         return found if len(found) > 1 else [low, high]
     span = high - low or abs(high) or 1.0
     raw = span / 5
