@@ -270,6 +270,7 @@ def test_outputs_that_cannot_be_written(files):
         assert done.returncode != 0 and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_after_its_last_epoch_is_saved(files, monkeypatch):
     X = g.normal(size=(3000, 3)).astype(np.float32)
     np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
@@ -303,6 +304,7 @@ def test_a_model_that_is_damaged(files):
     typed("info", "m", code=4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(files):
     typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")

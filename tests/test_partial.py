@@ -142,6 +142,7 @@ def test_smooth_kernels_without_a_ridge_keep_their_digits():
     assert scores[-1] > scores[0] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["eigenpro3", "nytro", "eigenpro4"])
 def test_solvers_that_regularise_by_few_steps_go_on_by_steps(solver):
     X = g.normal(size=(6000, 5)).astype(np.float32)
