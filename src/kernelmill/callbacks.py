@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .errors import InputError
+from .errors import needed
 from .planning import Plan
 from .solvers import Event
 
@@ -80,7 +79,7 @@ class TensorBoard(_Logger):
     def __init__(self, log_dir: str):
         self._log_dir = str(log_dir)
         self._writer: Any = None
-        _needed("tensorboard")
+        needed("tensorboard", "tensorboard")
 
     def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -103,7 +102,7 @@ class MLflow(_Logger):
 
     def __init__(self, run_name: str | None = None, experiment: str | None = None):
         self._name, self._experiment, self._own = run_name, experiment, False
-        self._mlflow = _needed("mlflow")
+        self._mlflow = needed("mlflow", "mlflow")
 
     def _open(self) -> None:
         self._own = self._mlflow.active_run() is None
@@ -127,7 +126,7 @@ class WandB(_Logger):
     """Logs to the Weights & Biases run that is active, or to a new one of this project. Needs kernelmill[wandb]."""
 
     def __init__(self, project: str | None = None, **settings: Any):
-        self._wandb, self._settings, self._own = _needed("wandb"), {"project": project, **settings}, False
+        self._wandb, self._settings, self._own = needed("wandb", "wandb"), {"project": project, **settings}, False
 
     def _open(self) -> None:
         self._own = self._wandb.run is None
@@ -143,13 +142,6 @@ class WandB(_Logger):
     def _close(self) -> None:
         if self._own:
             self._wandb.finish()
-
-
-def _needed(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError:
-        raise InputError(f"this callback needs {package}: pip install 'kernelmill[{package}]'.") from None
 
 
 def announce(plan: Plan) -> None:

@@ -36,11 +36,16 @@ FORMAT, VERSION = "kernelmill-model", 2
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
 
+def refuse_others(folder: Path) -> None:
+    """Raise where a folder holds something that is not a model."""
+    if folder.exists() and (not folder.is_dir() or (not (folder / JSON_NAME).exists() and any(folder.iterdir()))):
+        raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
+
+
 def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
     """Write aside, then rename: what was there stays whole until the new model is whole."""
     folder = Path(os.path.realpath(folder))  # a link stays a link
-    if folder.exists() and not (folder / JSON_NAME).exists() and (folder.is_file() or any(folder.iterdir())):
-        raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
+    refuse_others(folder)
     names = ("Z", "alpha", "intercept", *(UNCERTAINTY if model.ridge is not None else ()))
     tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in names}
     content = {

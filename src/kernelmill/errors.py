@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 PACKAGE = str(Path(__file__).parent)
 
@@ -40,6 +42,14 @@ def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
     near = get_close_matches(str(given), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}")
+
+
+def needed(package: str, extra: str) -> Any:
+    """An optional package, or the error that says how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(f"this needs {package.split('.')[0]}: pip install 'kernelmill[{extra}]'.") from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from .checkpoint import aside
 from .data import Encoder
-from .errors import InputError
+from .errors import InputError, needed
 from .model import KernelModel
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
@@ -29,11 +29,11 @@ NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7
 
 def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | None, classes: Any, temperature: float, flat: bool) -> None:
     """classes: labels of a classifier, None of a regression; flat: one number per row instead of a matrix of one column."""
-    onnx = needed("onnx")
-    needed("onnxscript")
-    core = _core(onnx, model)
+    onnx = needed("onnx", "onnx")
+    needed("onnxscript", "onnx")
+    core = _core(model)
     _renamed(core.graph)
-    graph = _Around(onnx, core.graph, model)
+    graph = _Around(onnx, model)
     features = core.graph.input[0].name
     if encoder is not None:
         graph.columns(encoder, features)
@@ -52,16 +52,7 @@ def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | N
         file.write_bytes(made.SerializeToString())
 
 
-def needed(package: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise InputError(f"ONNX files need {package}: pip install 'kernelmill[onnx]'.") from None
-
-
-def _core(onnx: Any, model: KernelModel) -> Any:
+def _core(model: KernelModel) -> Any:
     """X → values, as torch.onnx writes it. From torch.export's program: torch.onnx itself would try other ways, which take what a function
     outside torch returns for a constant."""
     quiet = logging.getLogger("torch.onnx")
@@ -96,8 +87,8 @@ def input_name(column: str) -> str:
 class _Around:
     """Nodes before and after the kernel sum."""
 
-    def __init__(self, onnx: Any, graph: Any, model: KernelModel):
-        self._onnx, self._graph, self._model, self._count = onnx, graph, model, 0
+    def __init__(self, onnx: Any, model: KernelModel):
+        self._onnx, self._model, self._count = onnx, model, 0
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.before: list[Any] = []
@@ -123,14 +114,14 @@ class _Around:
     def columns(self, encoder: Encoder, features: str) -> None:
         """One input per column: numbers as float64 (NaN where missing), texts as strings ("" where missing)."""
         text, double = self._onnx.TensorProto.STRING, self._onnx.TensorProto.DOUBLE
-        single, parts, axis = len(encoder.numbers), [], self._constant(np.array([1], np.int64))
+        parts, axis = [], self._constant(np.array([1], np.int64))
         for column, width in zip(encoder.numbers, encoder.widths, strict=True):
             name = input_name(column)
             self.inputs.append(self._typed(name, double, "rows") if width == 1 else self._typed(name, double, "rows", width))
             parts.append(self._op("Unsqueeze", name, axis) if width == 1 else name)
         made = []
         if parts:
-            values = parts[0] if single == 1 else self._op("Concat", *parts, axis=1)
+            values = parts[0] if len(parts) == 1 else self._op("Concat", *parts, axis=1)
             lost = self._op("IsNaN", values)
             scaled = self._op("Div", self._op("Sub", values, self._constant(encoder.shift)), self._constant(encoder.scale))
             made.append(self._op("Where", lost, self._constant(np.float64(0)), scaled))
@@ -205,5 +196,6 @@ class _Around:
         if not any(o.domain == "ai.onnx.ml" for o in opsets):
             opsets.append(helper.make_opsetid("ai.onnx.ml", 3))
         out = helper.make_model(made, opset_imports=opsets, producer_name="kernelmill")
-        out.ir_version, _ = core.ir_version, out.functions.extend(core.functions)
+        out.ir_version = core.ir_version
+        out.functions.extend(core.functions)
         return out

@@ -10,6 +10,7 @@ import torch
 
 from . import charts
 from .callbacks import plan_line
+from .estimators.scores import validation_score
 from .ops import KernelProduct
 from .planning import TILE_BYTES
 
@@ -49,12 +50,12 @@ def page(estimator: Any, title: str, evaluation: Any = None, where: str = "") ->
 def _cards(estimator: Any, evaluation: Any) -> str:
     model = estimator.model_
     cards = {"centers": f"{model.n_centers:,}", "features": f"{model.Z.shape[1]:,}", "rows seen": f"{estimator.rows_seen_:,}"}
-    held = [row["validation_score"] for row in estimator.history_ if "validation_score" in row]
+    held = validation_score(estimator)
     if evaluation is not None:
         name = next(iter(evaluation.metrics))
         cards = {NAMES.get(name, name): charts.shown(round(evaluation.metrics[name], 4)), **cards}
-    elif held:
-        cards = {"score on rows kept out": charts.shown(round(held[-1], 4)), **cards}
+    elif held is not None:
+        cards = {"score on rows kept out": charts.shown(round(held, 4)), **cards}
     seconds = sum(getattr(estimator, "timings_", {}).values())
     if seconds:
         cards["seconds of training"] = charts.shown(round(seconds, 1) or round(seconds, 3))

@@ -266,14 +266,19 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
+def contents(folder: Any) -> tuple[list[Path], list[Path]]:
+    """What is in a run's folder: of the run, and of others."""
+    found = sorted(folder_of(folder).iterdir()) if folder_of(folder).is_dir() else []
+    own = [path for path in found if STATE.fullmatch(path.name) or path.name in CHOICES or path.name.startswith(WRITING)]
+    return own, [path for path in found if path not in own]
+
+
 def discard(folder: Any) -> None:
     """Remove a run, and its folder if nothing else is in it."""
-    path = folder_of(folder)
-    for entry in [*path.iterdir()] if path.is_dir() else []:
-        if STATE.fullmatch(entry.name) or entry.name in CHOICES or entry.name.startswith(WRITING):
-            shutil.rmtree(entry, ignore_errors=True)
+    for path in contents(folder)[0]:
+        shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
-        path.rmdir()
+        folder_of(folder).rmdir()
 
 
 def peek(folder: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ..errors import InputError, KernelmillError
 from .inputs import table_of, target_of, task_of
-from .say import as_json, command, duration, finite, in_new_folder, results, words
-from .training import AsJson, Data, Debug, Part, Target, validation_score
+from .say import as_json, check_writable, command, duration, finite, results, words
+from .training import AsJson, Data, Debug, Part, Target
 from .using import Model, _loaded
 
 COMPARED = ("auto", "eigenpro4", "eigenpro3", "eigenpro2", "falkon", "askotch", "nytro", "sgpr", "pegasos", "direct")
@@ -21,6 +23,7 @@ COMPARED = ("auto", "eigenpro4", "eigenpro3", "eigenpro2", "falkon", "askotch", 
 @command
 def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     """Say what a model is."""
+    from ..estimators.scores import validation_score
     from ..report import kernel_line
 
     found = _loaded(model)
@@ -69,7 +72,6 @@ def plan(
 ) -> None:
     """Say what a fit would take, solver by solver, before anything is trained."""
     from .. import plan as planned
-    from ..errors import InputError
 
     regression = outputs == 1
     if data is not None:
@@ -78,9 +80,8 @@ def plan(
         values = table.column(name)
         task, _ = task_of(values, name, None)
         regression = task == "regression"
-        outputs = (
-            len({v for v in values.tolist() if v is not None and v == v}) if not regression else 1 if values.ndim == 1 else values.shape[1]
-        )
+        labels = {value for value in values.ravel().tolist() if value is not None and value == value}
+        outputs = len(labels) if not regression else 1 if values.ndim == 1 else values.shape[1]
         rows = rows or table.n
         features = features or sum(field.width for field in table.fields.values() if field.name != name)
     if rows is None or features is None:
@@ -119,7 +120,6 @@ def compare(
     import numpy as np
 
     from .. import KernelClassifier, KernelRegressor, solvers
-    from ..errors import InputError, KernelmillError
     from ..estimators.scores import evaluated
 
     table = table_of(data, part or "train", None)
@@ -128,8 +128,7 @@ def compare(
     order = np.random.default_rng(0).permutation(table.n)[:rows]
     held, learned = np.sort(order[: len(order) // 5]), np.sort(order[len(order) // 5 :])
     words(quiet=json_).print(f"{len(learned):,} rows to learn from, {len(held):,} for the score. This is a {kind}: {escape(why)}.")
-    columns = {field: table.column(field) for field in table.fields}
-    train, test = ({field: values[part_] for field, values in columns.items()} for part_ in (learned, held))
+    train, test = _rows(table, learned), _rows(table, held)
     y = test.pop(name)
     shown, kernel = [], None
     for solver in COMPARED:
@@ -165,17 +164,29 @@ def compare(
     results().print(out)
 
 
+def _rows(table: Any, numbers: Any) -> dict[str, Any]:
+    """Some rows of a table, its columns by name: read block by block, so that only they are held."""
+    import numpy as np
+
+    parts: dict[str, list[Any]] = {name: [] for name in table.fields}
+    for start, stop in itertools.pairwise(table.cuts):
+        wanted = numbers[(numbers >= start) & (numbers < stop)] - start
+        if len(wanted):
+            for name, values in table.read(list(parts), start, stop).items():
+                parts[name].append(values[wanted])
+    whole = {name: np.concatenate(values) for name, values in parts.items()}
+    return {name: values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values for name, values in whole.items()}
+
+
 @command
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("kernelmill-demo"),
     debug: Debug = False,
 ) -> None:
     """Show the whole way on a small data set: a CSV file, a model, its evaluation, predictions and a report."""
-    from ..errors import InputError
-
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {str(out)!r} is there already; choose another folder, nothing was written.")
-    in_new_folder(out / "x")
+    check_writable(out / "x")
     say = words()
     say.print("The handwritten digits that come with scikit-learn, 1,797 rows of 64 pixels, about ten seconds.")
     import numpy as np

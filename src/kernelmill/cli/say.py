@@ -17,6 +17,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .. import errors
+
 USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, BUG, INTERRUPTED = 2, 3, 4, 5, 6, 7, 1, 130
 EXIT_CODES = {
     0: "done",
@@ -77,13 +79,11 @@ def command(function: Command) -> Command:
         warnings.showwarning = _warned
         try:
             function(*args, **kwargs)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
+        except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
             raise
         except BrokenPipeError:  # whoever read the output has enough of it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(BUG) from None
-        except SystemExit:
-            raise
+            raise typer.Exit(0) from None
         except BaseException as error:
             code, text = _meaning(error)
             if kwargs.get("debug"):
@@ -99,34 +99,29 @@ def command(function: Command) -> Command:
 
 def _meaning(error: BaseException) -> tuple[int, str]:
     """(exit code, sentence) of what went wrong."""
-    from .. import errors
-
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, str(error) or "stopped."
-    kinds: list[tuple[Any, int]] = [
+    kinds: list[tuple[type, int]] = [
+        (KeyboardInterrupt, INTERRUPTED),
+        (CannotWrite, WRITING),
         (errors.DataFileError, DATA),
         (errors.ModelFileError, MODEL),
         (errors.CheckpointError, CHECKPOINT),
-        (CannotWrite, WRITING),
-        ((errors.KernelmillError, ValueError, TypeError), USAGE),
+        (errors.KernelmillError, USAGE),
     ]
     for kind, code in kinds:
-        if isinstance(error, kind) and (isinstance(error, (errors.KernelmillError, CannotWrite)) or _ours(error)):
-            return code, str(error)
+        if isinstance(error, kind):
+            return code, str(error) or "stopped."
+    if isinstance(error, (ValueError, TypeError)) and _of_scikit_learn(error):
+        return USAGE, str(error)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error):
         return MEMORY, "there is not enough memory; use fewer centers (--n-centers) or a smaller --memory-budget."
     if isinstance(error, OSError):
-        return WRITING if error.filename is None or error.errno in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EROFS,
-            errno.EACCES,
-        ) else DATA, unwritable(error)
+        full = error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+        return WRITING if full else DATA, unwritable(error)
     return BUG, f"{type(error).__name__}: {error}. This is an error of kernelmill; please report it with what --debug shows."
 
 
-def _ours(error: BaseException) -> bool:
-    """Whether scikit-learn's validation said it, on the user's data."""
+def _of_scikit_learn(error: BaseException) -> bool:
+    """Whether its validation of the user's data said it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -152,7 +147,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def in_new_folder(path: os.PathLike | str) -> None:
+def check_writable(path: os.PathLike | str) -> None:
     """Raise where nothing could be written beside this path, before anything takes time."""
     parent = os.path.dirname(os.path.abspath(path))
     try:

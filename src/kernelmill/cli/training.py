@@ -12,9 +12,7 @@ from rich.markup import escape
 from ..errors import InputError
 from .glance import glance
 from .inputs import configured, parameters, table_of, target_of, task_of
-from .say import CannotWrite, as_json, command, duration, finite, in_new_folder, results, unwritable, words
-
-ENDINGS = (".csv.gz", ".tsv.gz", ".csv", ".tsv", ".parquet", ".pq", ".arrow", ".feather", ".npy", ".npz", ".h5", ".hdf5")
+from .say import CannotWrite, as_json, check_writable, command, duration, finite, results, unwritable, words
 
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet, .arrow, .npy, .npz or .h5 file, or a folder of them.")]
 Target = Annotated[str | None, typer.Option(help="The column to predict. Not needed where one is called y, target, label or class.")]
@@ -70,13 +68,14 @@ def train(
     if not folder.name or folder.name == "..":
         raise InputError(f"--out {str(out)!r} was given, expected the name of a folder.")
     run = None if every == "never" else Path(checkpoint) if checkpoint else folder.with_name(folder.name + ".run")
-    _check_places(folder, run, bool(settings.get("resume")))
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
     from .. import KernelClassifier, KernelRegressor
+    from ..estimators.scores import validation_score
     from ..report import kernel_line
     from ..runs import discard
 
+    _check_places(folder, run, bool(settings.get("resume")))
     table = table_of(data, part or "train", settings.get("memory_budget"))
     name = target_of(table, target)
     kind, why = task_of(table.column(name), name, task)
@@ -132,17 +131,10 @@ def _outlook(settings: dict[str, Any]) -> str:
     return f"First the data are read, then {tuned}as many centers are trained as take about two minutes; small data take seconds."
 
 
-def validation_score(model: Any) -> float | None:
-    """Of the weights that were kept: the best where early stopping chose them, else the last."""
-    scores = [row["validation_score"] for row in model.history_ if "validation_score" in row]
-    return (max(scores) if model._stops_early() else scores[-1]) if scores else None
-
-
 def _stem(data: Path) -> str:
     """The name of a file without its ending."""
-    name = data.resolve().name
-    ending = next((end for end in ENDINGS if name.lower().endswith(end)), "")
-    return name[: len(name) - len(ending)] or "data"
+    path = data.resolve()
+    return (path.name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem) or "data"
 
 
 def _written(run: Path | None) -> bool:
@@ -151,23 +143,22 @@ def _written(run: Path | None) -> bool:
 
 def _check_places(folder: Path, run: Path | None, resume: bool) -> None:
     """What would fail at the end fails here."""
-    in_new_folder(folder)
-    if folder.exists() and (not folder.is_dir() or (not (folder / "model.json").exists() and any(folder.iterdir()))):
-        raise InputError(
-            f"--out {str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written."
-        )
+    from ..checkpoint import refuse_others
+    from ..runs import contents
+
+    check_writable(folder)
+    refuse_others(folder)
     if run is None:
         return
-    in_new_folder(run)
+    check_writable(run)
     if run.exists() and not run.is_dir():
         raise InputError(f"--checkpoint {str(run)!r} is no folder; choose another one.")
     if run.resolve() == folder.resolve() or run.resolve() in folder.resolve().parents:
         raise InputError(f"--checkpoint {str(run)!r} would hold the model too; choose a folder of its own.")
-    found = sorted(path.name for path in run.iterdir()) if run.exists() else []
-    others = [name for name in found if not name.startswith(("choices-", "checkpoint-", ".writing-"))]
+    own, others = contents(run)
     if others:
-        raise InputError(f"--checkpoint {str(run)!r} holds {others[0]!r}, which is of no run; choose a folder of its own.")
-    if found and not resume:
+        raise InputError(f"--checkpoint {str(run)!r} holds {others[0].name!r}, which is of no run; choose a folder of its own.")
+    if own and not resume:
         raise InputError(f"{str(run)!r} holds a run that did not end; go on with it by --resume, or delete that folder to begin anew.")
-    if resume and not found:
+    if resume and not own:
         words().print(f"[yellow]note:[/] there is no run in {escape(str(run))} to go on with; this one begins anew.")

@@ -11,8 +11,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .inputs import table_of
-from .say import CannotWrite, as_json, command, finite, in_new_folder, results, unwritable, words
+from ..errors import InputError
+from .inputs import table_of, target_of
+from .say import CannotWrite, as_json, check_writable, command, finite, results, unwritable, words
 from .training import AsJson, Data, Debug, Part, Target
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")]
@@ -33,8 +34,6 @@ def predict(
     debug: Debug = False,
 ) -> None:
     """Predict the rows of a data file."""
-    from ..errors import InputError
-
     if out.suffix.lower() not in ENDINGS:
         raise InputError(f"--out {str(out)!r} was given, expected a name that ends in {', '.join(ENDINGS)}.")
     bare = out.suffix.lower() == ".npy"
@@ -42,7 +41,7 @@ def predict(
         raise InputError("an .npy file holds one array; use .csv or .parquet with --keep and --intervals.")
     if out.exists() and data.exists() and out.samefile(data):
         raise InputError(f"--out {str(out)!r} is the data itself; choose another file.")
-    in_new_folder(out)
+    check_writable(out)
     estimator = _loaded(model)
     table = table_of(data, part or "test", None, estimator.text_columns())
     columns: dict[str, Any] = {name: table.column(name) for name in (keep.split(",") if keep else [])}
@@ -81,7 +80,7 @@ def evaluate(
 ) -> None:
     """Compare a model's predictions with the known targets of a data file."""
     if html:
-        in_new_folder(html)
+        check_writable(html)
     estimator = _loaded(model)
     found, where = _evaluated(estimator, data, target, part)
     if html:
@@ -104,7 +103,7 @@ def report(
 ) -> None:
     """Write one HTML file about a model: learning curve, spectrum, timings, and how good it is on --data."""
     path = out or model.resolve().with_name(model.resolve().name + ".html")
-    in_new_folder(path)
+    check_writable(path)
     estimator = _loaded(model)
     found, where = (None, "") if data is None else _evaluated(estimator, data, target, part)
     _write_page(path, estimator, model, found, where)
@@ -126,7 +125,7 @@ def export(
     """Write a model as ONNX, for onnxruntime and other programs."""
     from ..export import input_name
 
-    in_new_folder(out)
+    check_writable(out)
     estimator = _loaded(model)
     try:
         estimator.to_onnx(out)
@@ -146,10 +145,8 @@ def _loaded(folder: Path) -> Any:
 
 
 def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None) -> tuple[Any, str]:
-    from ..errors import InputError
     from ..estimators.scores import evaluated
     from ..estimators.tables import given
-    from .inputs import target_of
 
     table = table_of(data, part or "test", None, estimator.text_columns())
     known = target or getattr(estimator, "_target", None)

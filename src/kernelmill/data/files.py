@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, InputError
+from ..errors import DataFileError, InputError, needed
 from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable
 
 log = logging.getLogger("kernelmill")
@@ -67,12 +67,7 @@ def shuffled(X: Any) -> bool:
 
 
 def need(package: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise InputError(f"this kind of data needs {package}: pip install 'kernelmill[data]'.") from None
+    return needed(package, "data")
 
 
 def _is_arrow(X: Any) -> bool:

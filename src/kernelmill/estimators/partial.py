@@ -105,9 +105,9 @@ def grown(model: KernelModel, rows: Tensor) -> KernelModel:
         raise InputError("a Gaussian process cannot take more centers; fit it again.")
     rows = rows.to(model.Z)
     known = {row.tobytes() for row in model.Z.cpu().numpy()}
-    new = [row.tobytes() not in known and not known.add(row.tobytes()) for row in rows.cpu().numpy()]  # type: ignore[func-returns-value]
-    if not all(new):
-        warn(f"{len(new) - sum(new)} of the {len(new)} rows given to add_centers are centers already, and are left out.")
-        rows = rows[torch.tensor(new, device=rows.device)]
+    new = {row.tobytes(): i for i, row in reversed(list(enumerate(rows.cpu().numpy()))) if row.tobytes() not in known}
+    if len(new) < len(rows):
+        warn(f"{len(rows) - len(new)} of the {len(rows)} rows given to add_centers are centers already, and are left out.")
+        rows = rows[sorted(new.values())]
     alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
     return KernelModel(model.kernel, torch.cat([model.Z, rows]), alpha, model.intercept, model.tile_bytes, model.precision)

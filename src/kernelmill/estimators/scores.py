@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn import metrics
 
 from ..errors import DataFileError
-from .classifier import KernelClassifier
+from .classifier import KernelClassifier, confusion
 
 MOST_POINTS = 2000  # of predicted against true that a picture shows
-MOST_CLASSES = 200  # of which a confusion matrix is made
 
 
 @dataclass
@@ -29,6 +29,12 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         confusion = None if self.confusion is None else self.confusion.tolist()
         return {"task": self.task, "rows": self.rows, "metrics": self.metrics, "classes": self.classes, "confusion": confusion}
+
+
+def validation_score(model: Any) -> float | None:
+    """Of rows kept out, for the weights that were kept: the best where early stopping chose them, else the last."""
+    scores = [row["validation_score"] for row in model.history_ if "validation_score" in row]
+    return (max(scores) if model._stops_early() else scores[-1]) if scores else None
 
 
 def evaluated(model: Any, X: Any, y: np.ndarray) -> Evaluation:
@@ -63,10 +69,8 @@ def _of_classes(model: Any, y: np.ndarray, probabilities: np.ndarray) -> Evaluat
         found["roc_auc"] = float(metrics.roc_auc_score(codes[known], probabilities[known, 1]))
     if strange.any():
         found["rows_of_unknown_classes"] = int(strange.sum())
-    confusion = None
-    if len(classes) <= MOST_CLASSES:
-        confusion = metrics.confusion_matrix(codes[known], guess[known], labels=np.arange(len(classes)))
-    return Evaluation("classification", len(y), found, [str(c) for c in classes], confusion)
+    counts = confusion(torch.from_numpy(probabilities[known]), torch.from_numpy(codes[known]), len(classes))
+    return Evaluation("classification", len(y), found, [str(c) for c in classes], counts)
 
 
 def _of_numbers(y: np.ndarray, predicted: np.ndarray) -> Evaluation:

@@ -85,7 +85,7 @@ def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, repor
     """The solution for these rows and for those whose equations are in `before`."""
     L = factor(K.dense(Z, Z)).L
     features = partial(whitened, K, source, Z, L, plan, report)
-    normal, right, triangle = equations(features, plan, L, before)
+    normal, right, triangle = gathered(features, plan, L, before)
     beta = None if normal is None else by_cholesky(normal, right, plan.ridge)
     if beta is None:
         triangle = folded(features(), _started(before, plan, L), plan.p) if triangle is None else triangle
@@ -94,7 +94,7 @@ def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, repor
     return State(plan, alpha, right, normal=normal, triangle=triangle, epoch=1)
 
 
-def equations(features: Features, plan: Plan, L: Tensor, before: State | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
+def gathered(features: Features, plan: Plan, L: Tensor, before: State | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """(normal matrix, right-hand side, triangle) of these rows and those before: the first two, or the third."""
     if before is not None and before.triangle is not None:
         triangle = folded(features(), before.triangle.to(L), plan.p)
