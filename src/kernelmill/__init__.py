@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import callbacks, kernels, solvers
     from .data import Columns
-    from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError
+    from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError, RankError
     from .estimators import KernelClassifier, KernelRegressor, load
     from .model import KernelModel
     from .planning import Plan
@@ -29,6 +29,7 @@ _HOMES = {
     "KernelRegressor": "estimators",
     "KernelmillError": "errors",
     "ModelFileError": "errors",
+    "RankError": "errors",
     "Plan": "planning",
     "load": "estimators",
     "plan": "solvers",
@@ -47,6 +48,7 @@ __all__ = [
     "KernelRegressor",
     "KernelmillError",
     "ModelFileError",
+    "RankError",
     "Plan",
     "callbacks",
     "kernels",

@@ -31,6 +31,10 @@ class CheckpointError(KernelmillError, ValueError):
     """A checkpoint cannot be gone on from: damaged, of other data, or of other settings."""
 
 
+class RankError(KernelmillError, RuntimeError):
+    """Another process of the same job is gone, or cannot be reached."""
+
+
 class ModelFileError(KernelmillError, ValueError):
     """A model folder is missing, damaged, foreign or newer than this library."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .distributed import Communicator, count, gather, shard
+from .distributed import Communicator, count, gather, largest, shard, start_gather
 from .errors import KernelmillError
 from .kernels import Points
 from .ops import KernelProduct
@@ -115,9 +115,19 @@ def _inverted(L: Tensor) -> Tensor:
 
 def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:
     """Exact projection. The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as left over."""
-    x, sq = gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p)
-    whole = Points(x, sq)
-    F = factor(K.dense64(whole, whole), K.dtype)
+    whole = Points(gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p))
+    F, failed = None, None
+    try:
+        F = factor(K.dense64(whole, whole), K.dtype)
+    except NotPositiveDefinite as error:
+        failed = error
+    jitter = largest(comm, F.jitter if F else float("inf"))  # rounding may let one rank pass with less than another
+    if F is None or jitter == float("inf"):
+        raise failed or NotPositiveDefinite(f"K(Z,Z) of {p} centers is not positive definite on another rank.")
+    if F.jitter < jitter:
+        K_ZZ = K.dense64(whole, whole)
+        K_ZZ.diagonal().add_(jitter)
+        F = replace(factor(K_ZZ, K.dtype), jitter=jitter)
 
     def project(r: Tensor) -> tuple[Tensor, Tensor]:
         theta = F.solve(gather(comm, r, 0, p))[shard(comm)].to(r.dtype)
@@ -146,7 +156,7 @@ class Pass:
     keep: bool  # hold each row block K(Z_j, Z) between its two uses
     comm: Communicator
     steps: Tensor | None = None  # (p,) EigenPro 2's step of every center, on every rank
-    factors: list[Factor | InverseFactor] | None = None  # of each batch's K_jj, where p·m numbers could be kept
+    factors: dict[int, Factor | InverseFactor] | None = None  # of each batch's K_jj, where p·m numbers could be kept: this rank's share
     shift: Tensor | None = None  # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X
 
     def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,36 +169,60 @@ class Pass:
         delta, r = torch.zeros_like(r), r.clone()
         V = r.new_zeros(M.shape[1], r.shape[1])
         room = K.room(min(self.m, self.p), len(Z)) if self.keep else None
-        if self.steps is None:
-            V += comm.all_sum(F.T @ r[: len(F)])
+        more = comm.start_sum(F.T @ r[: len(F)] if self.steps is None else torch.zeros_like(V))  # what V gains, on its way
+        ahead = self.start(0)
         for start in range(0, self.p, self.m):
             stop = min(start + self.m, self.p)
             before, own = slice(0, count(comm, start)), slice(count(comm, start), count(comm, stop))
             place = slice((comm.rank - start) % comm.size, None, comm.size)  # where own rows stand in the batch
-            Z_j = Points(gather(comm, Z.x[own], start, stop), gather(comm, Z.sq[own], start, stop))
+            Z_j, ahead = ahead(), self.start(stop)
             K_jZ = K.block(Z_j, Z[before], room)
             # r of this batch as it is now: less what earlier batches changed, less the subsample's part.
             now = -(K_jZ @ delta[before])
+            V = V + more()
             now[place] += r[own] - MF[own] @ V
             now = comm.all_sum(now)
-            if self.steps is None:
-                F_j = self.factors[start // self.m] if self.factors else self.factor_of(Z_j)
-                step = F_j.solve(now).to(now.dtype)
-                left = F_j.jitter * step
-            else:
-                step = self.steps[start:stop, None] * now
-                left = now - K.dense(Z_j, Z_j) @ step
-                if self.shift is not None:
-                    left -= gather(comm, self.shift[own], start, stop)[:, None] * step
+            step, left = self.solved(start // self.m, Z_j, now) if self.steps is None else self.stepped(start, stop, own, Z_j, now)
             delta[own] = step[place]
             r[before] -= K_jZ.T @ step
             r[own] = left[place] + MF[own] @ V
             if self.steps is not None:
-                V -= comm.all_sum(M[own].T @ step[place])
-            elif stop >= self.s:  # from here on r is complete on the subsample
-                V += comm.all_sum(F.T @ (r[: len(F)] - MF[: len(F)] @ V))
+                more = comm.start_sum(-(M[own].T @ step[place]))
+            else:  # r is complete on the subsample once the batches have passed it
+                more = comm.start_sum(F.T @ (r[: len(F)] - MF[: len(F)] @ V) if stop >= self.s else torch.zeros_like(V))
+        V = V + more()
         delta[: len(F)] += F @ V
         return delta, r - MF @ V
+
+    def start(self, start: int) -> Callable[[], Points]:
+        """The batch of centers from `start` on, on every rank: asked for now, waited for by a call."""
+        stop = min(start + self.m, self.p)
+        own = slice(count(self.comm, start), count(self.comm, stop))
+        if start >= stop:
+            return lambda: self.Z[own]
+        x, sq = (start_gather(self.comm, part[own], start, stop) for part in (self.Z.x, self.Z.sq))
+        return lambda: Points(x(), sq())
+
+    def solved(self, j: int, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
+        """K_jj⁻¹ `now`, and what the jitter keeps back. A kept factor is on one rank, which solves for all."""
+        F_j = self.factor_of(Z_j) if self.factors is None else self.factors.get(j)
+        if F_j is None:
+            both = torch.zeros_like(torch.cat([now, now], 1))
+        else:
+            step = F_j.solve(now).to(now.dtype)
+            both = torch.cat([step, F_j.jitter * step], 1)
+        if self.factors is not None:
+            both = self.comm.all_sum(both)
+        return both[:, : now.shape[1]], both[:, now.shape[1] :]
+
+    def stepped(self, start: int, stop: int, own: slice, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
+        """A step of EigenPro 2 on this batch, and what it leaves."""
+        assert self.steps is not None
+        step = self.steps[start:stop, None] * now
+        left = now - self.K.dense(Z_j, Z_j) @ step
+        if self.shift is not None:
+            left -= gather(self.comm, self.shift[own], start, stop)[:, None] * step
+        return step, left
 
     def factor_of(self, Z_j: Points) -> Factor:
         """Waits for the device, to see whether the factor exists: where factors are kept, only once in a run."""
@@ -197,20 +231,21 @@ class Pass:
     def with_factors(self, stack_bytes: int) -> Pass:
         """The same pass with the factors of its batches made once, `stack_bytes` of them at a time: p·m numbers, for p·m²/3 operations
         less at every pass."""
-        comm, Z = self.comm, self.Z
-        factors: list[Factor | InverseFactor] = []
+        comm, whole = self.comm, self.p // self.m
+        factors: dict[int, Factor | InverseFactor] = {}
+        group: dict[int, Tensor] = {}
         together = max(1, stack_bytes // (8 * self.m * self.m))
-        for group in range(0, self.p // self.m, together):
-            blocks = []
-            for j in range(group, min(group + together, self.p // self.m)):
-                own = slice(count(comm, j * self.m), count(comm, (j + 1) * self.m))
-                Z_j = Points(gather(comm, Z.x[own], j * self.m, (j + 1) * self.m), gather(comm, Z.sq[own], j * self.m, (j + 1) * self.m))
-                blocks.append(self.K.dense64(Z_j, Z_j))
-            factors += inverse_factors(torch.stack(blocks), self.K.dtype)
-        if start := self.p % self.m:  # a short last batch
-            start = self.p - start
-            own = slice(count(comm, start), len(Z))
-            factors.append(self.factor_of(Points(gather(comm, Z.x[own], start, self.p), gather(comm, Z.sq[own], start, self.p))))
+        for j in range(-(-self.p // self.m)):
+            Z_j = self.start(j * self.m)()
+            if j % comm.size != comm.rank:
+                continue
+            if j == whole:  # a short last batch
+                factors[j] = self.factor_of(Z_j)
+                continue
+            group[j] = self.K.dense64(Z_j, Z_j)
+            if len(group) == together or j + comm.size >= whole:
+                factors |= zip(group, inverse_factors(torch.stack(list(group.values())), self.K.dtype), strict=True)
+                group = {}
         return replace(self, factors=factors)
 
 

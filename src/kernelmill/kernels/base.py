@@ -25,7 +25,7 @@ class Points:
         return len(self.x)
 
     def __getitem__(self, rows) -> Points:
-        return Points(self.x[rows], self.sq[rows])
+        return Points(self.x[rows].contiguous(), self.sq[rows].contiguous())
 
 
 def shrunk_norms(x: Tensor) -> Tensor:

@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data import Batch, Source
-from ..distributed import Communicator, count, gather, shard
+from ..distributed import Communicator, by_tiles, count, shard
 from ..kernels import Kernel, Points
+from ..ops import KernelProduct
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
@@ -86,6 +88,8 @@ class EigenPro4(Solver):
                         eta = step_now(plan, state, anchored=anchor is not None)
                         good = cycle(islice(batches, plan.T), state, anchor, setup, project, comm, undo)
                 except torch.OutOfMemoryError:
+                    if comm.size > 1:  # the others are in the middle of this cycle, and could not be told
+                        raise
                     short = True  # dealt with below, when what this cycle held is free again
                 if short:
                     setup, project = leaner(setup, project)
@@ -114,8 +118,8 @@ class EigenPro4(Solver):
         except KeyboardInterrupt:
             seen, kept = (each.epoch * source.n + each.position for each in (state, trail[-1]))
             if seen != kept and state.g_last is not None:  # residuals of a cycle whose weights are given up
-                for rows, g in reversed(undo):
-                    state.g_last[rows] = g
+                for rows, change in undo:
+                    state.g_last.index_add_(0, rows, -change)
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
@@ -128,8 +132,13 @@ def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> b
     rows = source.some(1000)
     e = comm.all_sum(K.matmul(K.points(rows.X), setup.Z, state.alpha)) - rows.Y.to(state.alpha)
     w = rows.w.to(e)[:, None]
-    expected = max(state.energy, ((w * rows.Y.to(e) ** 2).sum() / w.sum()).item())
-    return ((w * e * e).sum() / w.sum()).item() <= MAX_GROWTH * expected
+    loss, energy = agreed(comm, [(w * e * e).sum() / w.sum(), (w * rows.Y.to(e) ** 2).sum() / w.sum()])
+    return loss <= MAX_GROWTH * max(state.energy, energy)
+
+
+def agreed(comm: Communicator, numbers: list[Tensor]) -> list[float]:
+    """The mean over ranks of numbers that are the same on each but for rounding, so that all decide alike."""
+    return (comm.all_sum(torch.stack(numbers)) / comm.size).tolist()
 
 
 def complete(state: State | None, setup: Setup, source: Source, comm: Communicator) -> State:
@@ -141,9 +150,9 @@ def complete(state: State | None, setup: Setup, source: Source, comm: Communicat
     if state.position >= source.n:  # interrupted between an epoch's last cycle and its end
         next_epoch(state)
     if plan.ridge and state.f_s is None:
-        state.f_s = comm.all_sum(K.matmul(setup.X_s, setup.Z, state.alpha))
+        state.f_s = comm.all_sum(K.matmul(setup.X_s, setup.Z, state.alpha))[shard(comm)].clone()
     if plan.control_variate and state.g_last is None:
-        state.D_next, state.g_last = zeros(len(setup.Z), plan.c), zeros(source.n, plan.c)
+        state.D_next, state.g_last = zeros(len(setup.Z), plan.c), zeros(count(comm, source.n), plan.c)
     return state
 
 
@@ -180,79 +189,137 @@ def cycle(
     undo: list[tuple[Tensor, Tensor]] | None = None,
 ) -> bool:
     """T steps and the projection, in place. False where the residuals grew past the targets: the state is then spoiled."""
-    K, Z, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
+    h, total, seen = steps(batches, state, anchor, setup, comm)
+    theta, left = project(state.r + h)
+    state.alpha += theta
+    if state.f_s is not None:
+        state.f_s += (state.r - left)[: len(state.f_s)]
+    state.r = left
+    # The one synchronisation of a cycle: its sums, and whether the weights are finite.
+    loss, energy, weight, bad = agreed(comm, [*total, (~torch.isfinite(state.alpha)).sum().to(total)])
+    state.loss = loss / weight
+    # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
+    expected = max(energy, state.energy * max(weight, (setup.plan.T or 1) * (setup.plan.m or 1) / 4))
+    good = bad == 0 and loss <= MAX_GROWTH * expected
+    state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
+    if good and state.g_last is not None:
+        for rows, change in seen:
+            state.g_last.index_add_(0, rows, change)
+        if undo is not None:
+            undo[:] = seen
+    return good
+
+
+def steps(
+    batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, comm: Communicator
+) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+    """T steps: h, what they did to the model's values on Z; their loss, energy of the targets and weight; and how last residuals change."""
+    K, Z, X_s, plan, c = setup.K, setup.Z, setup.X_s, setup.plan, setup.plan.c
     alpha, r, mine, own_s = state.alpha, state.r, shard(comm), count(comm, len(setup.X_s))
-    room = (plan.T or 1) * (plan.m or 1)
-    tmp = Temporary(Z.x.new_empty(room, Z.x.shape[1]), Z.sq.new_empty(room), alpha.new_empty(room, plan.c))
+    F, F_own, KF_own = setup.F, setup.F[mine], setup.pre.KF[mine]
+    room = (plan.T or 1) * -(-(plan.m or 1) // comm.size)
+    tmp = Temporary(Z.x.new_empty(room, Z.x.shape[1]), Z.sq.new_empty(room), alpha.new_empty(room, c))
     h = torch.zeros_like(alpha)
     # X_s among the centers: its weights are α's own first rows, and its columns of K_mZ are there already.
-    alpha_s, F_s = (alpha[:own_s], F[mine]) if setup.nested else (alpha.new_zeros(len(X_s), plan.c), F)
-    block = K.room(plan.m or 1, len(Z)) if plan.keep_block else None
-    sums: list[Tensor] = []  # loss, energy of the targets and weight of each batch: added up on the device, read once
-    seen = []
+    alpha_s = alpha[:own_s] if setup.nested else alpha.new_zeros(own_s, c)
+    memory = K.room(plan.m or 1, len(Z)) if plan.keep_block else None
+    sums: list[Tensor] = []  # three of each batch: added up on the device, read once
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def shares(X_m: Points, K_mZ: Blocks, K_ms: Tensor | None, last: Tensor | None, rows: slice) -> Tensor:
+        """This rank's part of what is summed over ranks: predictions, k of every size-th row, and the last residuals it keeps."""
+        x, block = X_m[rows], K_mZ.add(rows)
+        f = block @ alpha + K.matmul(x, tmp.points, tmp.alpha)
+        if K_ms is not None:
+            f += K_ms[rows] @ alpha_s
+        k = f.new_zeros(len(x), 1)
+        if plan.recipe != "paper":
+            K_own = block[:, : len(X_s)] if setup.nested and comm.size == 1 else K.dense(x[mine], X_s)
+            k[mine, 0] = diagonal(K, x[mine], K_own, F, setup.rough)
+        return torch.cat([f, k, *([] if last is None else [last[rows]])], 1)
 
     for batch in batches:
         m, eta = len(batch), step_now(plan, state, anchored=anchor is not None)
         X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(alpha), batch.w.to(alpha)[:, None]
-        K_mZ = K.block(X_m, Z, block)
-        e = comm.all_sum(K_mZ @ alpha + K.matmul(X_m, tmp.points, tmp.alpha)) - Y_m
-        K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
-        if not setup.nested:
-            e += K_ms @ alpha_s
+        K_mZ, K_ms = Blocks(K, X_m, Z, memory), None if setup.nested else K.dense(X_m, X_s[mine])
+        last = Last(state.g_last, batch.rows, comm)
+        summed = by_tiles(comm, m, partial(shares, X_m, K_mZ, K_ms, last.values))
+        e, k = summed[:, :c] - Y_m, summed[:, c]
         g = w_m * e
         sums += [torch.sum(e * g), torch.sum(w_m * Y_m * Y_m), torch.sum(w_m)]
 
-        change = anchor.difference(batch, g) if anchor else g
+        change = g - summed[:, c + 1 :] if anchor else g
         if plan.recipe == "paper":
             step = eta * change
         else:
-            k = w_m[:, 0] * diagonal(K, X_m, K_ms, F, setup.rough)
-            step = row_steps(eta, k, (1.0 if anchor else OVERSTEP) * state.step_scale)[:, None] * change
-        v = F.T @ (K_ms.T @ step)
+            step = row_steps(eta, w_m[:, 0] * k, (1.0 if anchor else OVERSTEP) * state.step_scale)[:, None] * change
+        if state.D_next is None or state.epoch + 1 == plan.epochs:
+            added = K_mZ.transposed(step)
+        else:  # one pass over the block for both: this batch's h, and its part of the mean gradient for the next epoch
+            both = K_mZ.transposed(torch.cat([step, g / plan.n], 1))
+            added = both[:, :c]
+            state.D_next += both[:, c:]
 
-        if state.f_s is not None:  # ridge: f ← f − ρ P f, all of it known already
+        # The preconditioner: v = Fᵀ K(X_s, X_m) step, of which each rank has its own rows of X_s.
+        f_s = added[:own_s] if K_ms is None else K_ms.T @ step
+        if state.f_s is None:
+            v = comm.all_sum(F_own.T @ f_s)
+        else:  # ridge: f ← f − ρ P f, all of it known already
             rho = eta * plan.ridge * m / plan.n
-            u = rho * (F.T @ state.f_s)
+            v = comm.all_sum(F_own.T @ (f_s + rho * state.f_s))
             for part in (alpha, r, h, tmp.alpha, state.f_s):
                 part *= 1 - rho
-            state.f_s += setup.pre.KF @ (u + v) - K_ms.T @ step
-            v = v + u
+            state.f_s += KF_own @ v - f_s
         if anchor:
             anchor.step(eta * m, state)
-        alpha_s += F_s @ v
+        alpha_s += F_own @ v
+        h -= added
         if not setup.nested:
             h += setup.M @ v
-        if state.D_next is None or state.epoch + 1 == plan.epochs:
-            h -= K_mZ.T @ step
-        else:  # one pass over the block for both: this batch's h, and its part of the mean gradient for the next epoch
-            both = K_mZ.T @ torch.cat([step, g / plan.n], 1)
-            h -= both[:, : plan.c]
-            state.D_next += both[:, plan.c :]
-        if state.g_last is not None:
-            seen.append((batch.rows, g))
+        if last.values is not None:
+            seen.append(last.change(g, summed[:, c + 1 :]))
         tmp.append(X_m[mine], -step[mine])
         state.position += m
 
-    del block, tmp  # their memory is the projection's now
-    K_mZ = K_ms = None
-    theta, left = project(r + h)
-    alpha += theta
-    if state.f_s is not None:
-        state.f_s += gather(comm, (r - left)[:own_s], 0, len(X_s))
-    state.r = left
-    # The one synchronisation of a cycle: its sums, and whether the weights are finite.
-    loss, energy, weight, bad = torch.cat([torch.stack(sums).view(-1, 3).sum(0), (~torch.isfinite(alpha)).sum()[None]]).tolist()
-    state.loss = loss / weight
-    # Judged against the targets of these rows and of the data: a short last cycle or one with an outlier is no divergence.
-    expected = max(energy, state.energy * max(weight, room / 4))
-    good = bad == 0 and loss <= MAX_GROWTH * expected
-    state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
-    if good and state.g_last is not None:
-        if undo is not None:
-            undo[:] = [(rows, state.g_last[rows]) for rows, _ in seen]
-        for rows, g in seen:
-            state.g_last[rows] = g
-    return good
+    return h, torch.stack(sums).view(-1, 3).sum(0), seen
+
+
+class Blocks:
+    """K(X_m, Z), evaluated some rows at a time in memory that every batch uses again; then multiplied once more."""
+
+    def __init__(self, K: KernelProduct, X: Points, Z: Points, memory: Tensor | None):
+        self._K, self._X, self._Z, self._memory = K, X, Z, memory
+        self._parts: list[tuple[slice, Any]] = []
+
+    def add(self, rows: slice) -> Any:
+        wide = -(-len(self._Z) // 8) * 8  # rows of whole 16 bytes
+        memory = None if self._memory is None else self._memory[rows.start * wide : rows.stop * wide]
+        self._parts.append((rows, self._K.block(self._X[rows], self._Z, memory)))
+        return self._parts[-1][1]
+
+    def transposed(self, g: Tensor) -> Tensor:
+        """K(X_m, Z)ᵀ g."""
+        (rows, block), *others = self._parts
+        out = block.T @ g[rows]
+        for rows, block in others:
+            out += block.T @ g[rows]
+        return out
+
+
+class Last:
+    """The residuals that the rows of a batch had when last seen, each on the rank that keeps it, and zeros elsewhere."""
+
+    def __init__(self, g_last: Tensor | None, rows: Tensor, comm: Communicator):
+        self.values = None
+        if g_last is not None:
+            rows = rows.to(g_last.device)
+            self._own = (rows % comm.size == comm.rank)[:, None]
+            self._at = (rows // comm.size).clamp(max=max(0, len(g_last) - 1))
+            self.values = g_last[self._at] * self._own if len(g_last) else g_last.new_zeros(len(rows), g_last.shape[1])
+
+    def change(self, g: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Where, and by how much, this rank's residuals change: nothing for the rows of others."""
+        return self._at, (g - last) * self._own
 
 
 @dataclass
@@ -260,13 +327,9 @@ class Anchor:
     """The control variate of one epoch. A step on g − g_last plus the mean of K(·,x) g_last has the same mean as a step on g, and
     its noise vanishes as residuals settle; so the run tends to the direct solution without a vanishing step."""
 
-    g_last: Tensor  # (n, c), shared with the state
     psi: Tensor  # (p, c) weights of P K(·,X) g_last / n, as far as it was projected
     r: Tensor  # (p, c) what was not
     f_s: Tensor  # (s, c) values of the projected part on the subsample
-
-    def difference(self, batch: Batch, g: Tensor) -> Tensor:
-        return g - self.g_last[batch.rows]
 
     def step(self, size: float, state: State) -> None:
         state.alpha -= size * self.psi
@@ -279,12 +342,12 @@ def anchor_of(state: State, setup: Setup, project: Projection, comm: Communicato
     """From the mean gradient D of the last epoch: K(Z,Z) ψ = D, less the preconditioner's part on the subsample."""
     if state.D is None or state.g_last is None:
         return None
-    s, own_s = len(setup.X_s), count(comm, len(setup.X_s))
+    own_s, F_own = count(comm, len(setup.X_s)), setup.F[shard(comm)]
     psi, r = project(state.D)
-    u = setup.F.T @ gather(comm, state.D[:own_s], 0, s)
-    f_s = gather(comm, (state.D - r)[:own_s], 0, s) - setup.pre.KF @ u
-    psi[:own_s] -= setup.F[shard(comm)] @ u
-    return Anchor(state.g_last, psi, r, f_s)
+    u = comm.all_sum(F_own.T @ state.D[:own_s])
+    f_s = (state.D - r)[:own_s] - setup.pre.KF[shard(comm)] @ u
+    psi[:own_s] -= F_own @ u
+    return Anchor(psi, r, f_s)
 
 
 def next_epoch(state: State) -> None:

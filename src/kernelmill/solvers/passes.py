@@ -32,14 +32,15 @@ def epochs_of_passes(
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
-    pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator)
+    fresh = fresh_rows(source, K, plan.fresh, generator)
+    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh, generator))
     M, k = on_centers(K, points, X_s, pre.F)
     k_X = gather(comm, k, 0, plan.p)
     if plan.eta is None:
         step = measured_step(spectrum, k_X.max().item(), plan.p, m, overstep=1.0)
         plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, lambda_top=spectrum.lambda_top)
-    mine, whole = source.take(torch.arange(source.n)[shard(comm)]), source.take(torch.arange(source.n)).w.to(k_X)
-    Y, shift = mine.Y.to(k_X), plan.ridge / mine.w.to(k_X)  # the ridge makes it (K + λ/w) α = y
+    targets, whole = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
+    Y, shift = targets[shard(comm)].clone(), plan.ridge / whole[shard(comm)]  # the ridge makes it (K + λ/w) α = y
     steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / whole)
     epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift=shift)
     state = state or State(plan, torch.zeros_like(Y), Y.clone())
@@ -51,7 +52,7 @@ def epochs_of_passes(
             try:
                 delta, left = replace(epoch, steps=state.step_scale * steps)(state.r)
             except torch.OutOfMemoryError:
-                if not epoch.keep:
+                if not epoch.keep or comm.size > 1:
                     raise
                 epoch = replace(epoch, keep=False)
                 report("less_memory", state.epoch, 0, note="out of memory: this epoch again, with nothing kept")

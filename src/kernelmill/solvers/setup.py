@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..distributed import Communicator, count, gather, shard
+from ..distributed import Communicator, count, gather, largest, shard
 from ..kernels import Kernel, Points
 from ..ops import SMALLEST_TILE, KernelProduct, frame
 from ..planning import STACK_BYTES, Plan, keeps_factors, with_step
@@ -89,13 +89,13 @@ def measured(
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
     if plan.eta is None:
-        pre, spectrum = build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator)
+        fresh = fresh_rows(source, K, plan.fresh, generator)
+        pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh, generator))
     else:  # a stored plan keeps its step: nothing is measured again
-        K_ss = K.dense64(X_s, X_s)
-        pre = precondition(K_ss, *top_eigensystem(K_ss, plan.q or 0), plan.tau or 0.0, K.dtype)
+        pre = comm.same(lambda: again(K, X_s, plan))
     M, k = on_centers(K, points, X_s, pre.F)
     if plan.eta is None:
-        beta = max(spectrum.k.max().item(), gather(comm, k, 0, plan.p).max().item())
+        beta = max(spectrum.k.max().item(), largest(comm, k.max().item() if len(k) else 0.0))
         step = measured_step(spectrum, beta, plan.p, m)
         plan = with_step(
             plan,
@@ -120,6 +120,12 @@ def measured(
     return Setup(K, points, X_s, pre, M, True, plan), Forgetful(project) if plan.projection == "one_pass" else project
 
 
+def again(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
+    """The preconditioner of a plan that has its step already."""
+    K_ss = K.dense64(X_s, X_s)
+    return precondition(K_ss, *top_eigensystem(K_ss, plan.q or 0), plan.tau or 0.0, K.dtype)
+
+
 def printed(
     kernel: Kernel, source: Source, Z: Tensor, plan: Plan, comm: Communicator, generator: torch.Generator, m: int | None, T: int | None
 ) -> tuple[Setup, Projection]:
@@ -127,7 +133,7 @@ def printed(
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
     X_s, _ = fresh_rows(source, K, plan.s or 0, generator)
-    pre, eta, m = _printed(K, X_s, plan.q or 0, plan.p, m)
+    pre, eta, m = comm.same(lambda: _printed(K, X_s, plan.q or 0, plan.p, m))
     if plan.eta is None:
         plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
     M, _ = on_centers(K, points, X_s, pre.F)
@@ -135,7 +141,7 @@ def printed(
     if plan.projection == "cholesky":
         return setup, cholesky(K, points, plan.p, comm)
     Z_s = first(comm, points, min(plan.s or 0, plan.p))
-    pre_Z, eta_Z, m_Z = _printed(K, Z_s, plan.q or 0, plan.p, None)
+    pre_Z, eta_Z, m_Z = comm.same(lambda: _printed(K, Z_s, plan.q or 0, plan.p, None))
     M_Z, _ = on_centers(K, points, Z_s, pre_Z.F)
     setup = replace(setup, plan=replace(plan, m_Z=m_Z, eta_Z=eta_Z))
     steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
