@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from .distributed import Alone, Communicator
 from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import KernelProduct, frame
@@ -21,7 +23,8 @@ class KernelModel(nn.Module):
     """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
 
     Z are rows of the training data as they were given; alpha (p, c) and intercept (c,) are in the precision of the sums, and
-    `precision` is what features are rounded to, in training as in prediction.
+    `precision` is what features are rounded to, in training as in prediction. Where ranks share it, Z and alpha are this rank's rows, and
+    all ranks call it together, with the same rows.
     """
 
     Z: Tensor
@@ -41,8 +44,11 @@ class KernelModel(nn.Module):
         tile_bytes: int | None = None,
         precision: str | None = None,
         uncertainty: Uncertainty | None = None,
+        comm: Communicator | None = None,
+        n_centers: int | None = None,
     ):
         super().__init__()
+        self.comm, self.n_centers = comm or Alone(), len(Z) if n_centers is None else n_centers
         self.kernel, self.tile_bytes = kernel, tile_bytes
         self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
@@ -57,15 +63,11 @@ class KernelModel(nn.Module):
         """Without what is derived: it holds functions, and is made again where it is needed."""
         return {**self.__dict__, "_prepared": None}
 
-    @property
-    def n_centers(self) -> int:
-        return len(self.Z)
-
     def prepared(self) -> tuple[KernelProduct, Points]:
         """The kernel product and Z as it sees them, made once for a device: remaking them would cost as much as predicting a row."""
         device, dtype = self.alpha.device, self.alpha.dtype
         if self._prepared is None or self._prepared[0].device != device or self._prepared[0].dtype != dtype:
-            origin, spread = frame(self.kernel, self.Z)
+            origin, spread = frame(self.kernel, self.Z, self.comm.all_sum)
             tile = self.tile_bytes or (GPU_TILE_BYTES if device.type == "cuda" else TILE_BYTES)
             # A module may be cast: `model.float()` computes in float32 from then on.
             cast = {torch.float64: "float64", torch.float32: "float32"}.get(dtype)
@@ -84,8 +86,14 @@ class KernelModel(nn.Module):
         K, Z = self.prepared()
         X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
         out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
+        waiting: list[tuple[int, Callable[[], Tensor]]] = []
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
-            torch.add(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha), self.intercept, out=out[i : i + ROWS])
+            waiting.append((i, self.comm.start_sum(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha))))
+            if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed
+                j, summed = waiting.pop(0)
+                torch.add(summed(), self.intercept, out=out[j : j + ROWS])
+        for j, summed in waiting:
+            torch.add(summed(), self.intercept, out=out[j : j + ROWS])
         return out
 
     def _expression(self, X: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .distributed import local_rank, local_size
 from .errors import InputError, one_of
 from .kernels import Kernel
 from .ops import PRECISIONS, fuses, on_chip
@@ -49,8 +50,9 @@ class Plan:
     ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
     every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES
-    budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y
-    bytes: int = 0  # predicted peak
+    budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y; of each rank
+    ranks: int = 1  # processes that share the centers. No other size depends on it: any number gives the same weights
+    bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
     rates: Rates | None = None  # of this machine, as they were measured
     settings: dict[str, Any] | None = None  # of the solver, as it was given
@@ -92,6 +94,11 @@ class Plan:
         return self.device.startswith("cuda")
 
     @property
+    def own(self) -> int:
+        """Centers of one rank."""
+        return -(-self.p // self.ranks)
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         """Of weights, kernel values and sums."""
         return torch.float64 if self.precision == "float64" else torch.float32
@@ -112,8 +119,14 @@ def is_auto(value: Any) -> bool:
 
 def device_of(device: Any, X: Tensor | None = None) -> str:
     """The device that was asked for; for "auto" where the rows are, or a GPU if there is one."""
+    if is_auto(device) and X is not None and X.is_cuda:
+        return str(X.device)
     if is_auto(device):
-        return str(X.device) if X is not None and X.is_cuda else "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if (
+        device == "cuda" and local_size() > 1 and torch.cuda.is_available()
+    ):  # every rank of a machine has a GPU of its own, if there are enough
+        return f"cuda:{local_rank() % torch.cuda.device_count()}"
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
@@ -150,10 +163,11 @@ def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
     if memory_budget is None or memory_budget == "auto":
         if not device.startswith("cuda"):
-            return int(0.7 * free_bytes())
+            return int(0.7 * free_bytes() / local_size())
         # Memory that torch keeps for later use is free for this run.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(0.85 * (torch.cuda.mem_get_info(device)[0] + cached))
+        sharing = -(-local_size() // torch.cuda.device_count())
+        return int(0.85 * (torch.cuda.mem_get_info(device)[0] + cached) / sharing)
     if isinstance(memory_budget, str):
         units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
         text = memory_budget.strip().lower()
@@ -282,7 +296,7 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
         # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3 operations once.
         projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
     fresh = min(2 * FRESH_ROWS if base.on_gpu else FRESH_ROWS, n, max(200, int((base.budget / (8 * item)) ** 0.5)))
-    residuals = n * c * item
+    residuals = n * c * item // base.ranks
     if control_variate is None:
         control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
     plan = replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh)
@@ -358,22 +372,23 @@ def keeping_pays(plan: Plan) -> bool:
 
 def peak_bytes(plan: Plan) -> int:
     """What an EigenPro run takes at its fullest, beyond the user's X and y. Sizes not decided yet count as the largest they may be."""
-    n, d, c, p, item, s, q = plan.n, plan.d, plan.c, plan.p, plan.itemsize, plan.s or 0, plan.q or 0
-    m, m_Z = plan.m or min(p, 1024), plan.m_Z or pass_rows(plan)
-    cycle = min(n, plan.T * m if plan.T else p)
+    n, d, c, p, item, s, q = plan.n, plan.d, plan.c, plan.own, plan.itemsize, plan.s or 0, plan.q or 0
+    m, m_Z = plan.m or min(plan.p, 1024), plan.m_Z or pass_rows(plan)
+    cycle = -(-min(n, plan.T * m if plan.T else plan.p) // plan.ranks)
     row = d * plan.feature_bytes + item
     centers = p * (row + d * plan.x_bytes)
     copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2  # of (p, c): the state, its trail, h and what a step adds
-    held = centers + copies * p * c * item + p * q * item + n * c * item * plan.control_variate
+    held = centers + copies * p * c * item + p * q * item + n // plan.ranks * c * item * plan.control_variate
     factors = 0
-    if plan.projection == "cholesky":
-        held += 8 * p * p
-        factors = 8 * p * p  # K(Z,Z) beside its factor
+    if plan.projection == "cholesky":  # the whole factor, on every rank
+        held += 8 * plan.p * plan.p
+        factors = 8 * plan.p * plan.p  # K(Z,Z) beside its factor
     elif keeps_factors(plan):
         held += 8 * p * m_Z
         factors = 3 * min(STACK_BYTES, 8 * p * m_Z)
     eigensystem = max(3 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s)
-    batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q))
+    batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q) // plan.ranks)
+    batch += m * d * plan.x_bytes * (plan.ranks > 1)  # the next one, which is being gathered
     step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
     project = (m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0) + 3 * p * c * item
     products = 3 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes  # weights in two parts, sums of programs; or tiles
@@ -382,4 +397,4 @@ def peak_bytes(plan: Plan) -> int:
 
 def keeps_factors(plan: Plan) -> bool:
     """Whether the factors of the pass's batches are made once: p·m_Z float64 numbers."""
-    return 8 * plan.p * (plan.m_Z or pass_rows(plan)) <= plan.budget // 8
+    return 8 * plan.own * (plan.m_Z or pass_rows(plan)) <= plan.budget // 8

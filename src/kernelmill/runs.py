@@ -2,11 +2,13 @@
 
 `choices-1` and `choices-2` are copies of what was decided before the first step (kernel, ridge, centers, plan); `checkpoint-000123` is the
 state of the run after so many of its reports. Each is a folder of run.json and run.safetensors, whose checksum run.json holds. A damaged
-one is said, and the other is used.
+one is said, and the other is used. Where ranks share the run, each writes a part of it: such a folder, with its rows of whatever is dealt
+out among them. Any number of ranks can go on from it, in a folder that all of them see.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -18,7 +20,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,8 +33,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .checkpoint import decode, encode, write_file
-from .errors import CheckpointError, InputError, warn
-from .solvers import Event, State
+from .distributed import Alone, Communicator
+from .errors import CheckpointError, InputError, KernelmillError, warn
+from .solvers import NAMED, Event, State
 
 try:
     import fcntl
@@ -44,6 +47,7 @@ log = logging.getLogger("kernelmill")
 FORMAT, VERSION = "kernelmill-run", 1
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WRITING = ".writing-"
+PART = "part-{:05d}-of-{:05d}"
 STATE = re.compile(r"checkpoint-\d{6}")
 CHOICES = ("choices-1", "choices-2")
 
@@ -68,14 +72,32 @@ def folder_of(folder: Any) -> Path:
 
 
 class Run:
-    """One training run's folder. `saved` is the state to go on from, if there is one; `choices` what was decided before."""
+    """One training run's folder. `saved` is the state to go on from, if there is one; `choices` what was decided before. `team` are the
+    ranks that share its centers: all of them, or this one alone where the solver is not shared out."""
 
-    def __init__(self, folder: Any, every: Any, resume: bool):
-        self.folder, self._every = folder_of(folder), seconds_of(every)
+    def __init__(self, folder: Any, every: Any, resume: bool, comm: Communicator | None = None):
+        self.folder, self._every, self.team = folder_of(folder), seconds_of(every), comm or Alone()
         self.choices: dict[str, Any] | None = None
         self.saved: dict[str, Any] | None = None
-        self.terminated = self._asked = self._writing = self._pending = self._warned = False
-        self._count, self._last = 0, time.monotonic()
+        self.terminated = self.ending = self._asked = self._writing = self._pending = self._warned = False
+        self._last, self._lock = time.monotonic(), -1
+        self._unwritten: dict[str, Any] | None = None
+        everybody = self.team
+        chosen, states = everybody.same(lambda: self._open(folder, resume))
+        self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
+        try:
+            if everybody.size > 1 and (solver := _solver_of(chosen)) and not NAMED[solver].sharded:
+                self.team = Alone()
+            self.choices = self._first(chosen, everybody)
+            self.saved = self._first(states, everybody)
+            if self.saved and not self.choices:
+                raise CheckpointError(f"{str(folder)!r} has checkpoints and not the choices they belong to; choose another folder.")
+        except KernelmillError:
+            self.close()
+            raise
+
+    def _open(self, folder: Any, resume: bool) -> tuple[list[Path], list[Path]]:
+        """Make the folder, keep others out of it, and list what is in it: the choices, and the states."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
@@ -90,21 +112,11 @@ class Run:
             raise InputError(f"checkpoint={str(folder)!r} is in use by another run; wait for it or choose another folder.") from None
         for left in self.folder.glob(WRITING + "*"):  # of a run that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
-        chosen = sorted(self.folder.glob("choices-*"))
-        states = self._states()
+        chosen, states = sorted(self.folder.glob("choices-*")), self._states()
         if (chosen or states) and not resume:
             self.close()
             raise InputError(f"checkpoint={str(folder)!r} holds a run already; set resume=True to go on with it, or choose another folder.")
-        try:
-            self.choices = self._first(chosen)
-            self.saved = self._first(states)
-            if self.saved and not self.choices:
-                raise CheckpointError(f"{str(folder)!r} has checkpoints and not the choices they belong to; choose another folder.")
-        except CheckpointError:
-            self.close()
-            raise
-        self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
-        self._unwritten: dict[str, Any] | None = None
+        return chosen, states
 
     def _states(self) -> list[Path]:
         """This library's own checkpoints, the newest first; other things that are called so are left alone."""
@@ -117,14 +129,19 @@ class Run:
 
     # ---- reading -----------------------------------------------------------------------------------------------------------------
 
-    def _first(self, paths: list[Path]) -> dict[str, Any] | None:
-        """The first that can be read; each that cannot is said."""
+    def _first(self, paths: list[Path], everybody: Communicator) -> dict[str, Any] | None:
+        """The first that can be read, by every rank; each that cannot is said."""
         said = []
         for path in paths:
+            found, error = None, f"checkpoint {str(path)!r} cannot be read by another rank."
             try:
-                return read(path)
-            except CheckpointError as error:
-                said.append(str(error))
+                found = read(path, self.team)
+            except CheckpointError as damaged:
+                error = str(damaged)
+            if everybody.all_sum(torch.tensor(float(found is not None)), patient=True).item() == everybody.size:
+                return found
+            said.append(error)
+            if everybody.rank == 0 or found is None:
                 warn(f"{error} The one before is used.")
         if said:
             raise CheckpointError(f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or choose another folder.")
@@ -148,17 +165,20 @@ class Run:
         self._unwritten = None if any(written) else content
         self.choices = content
 
-    def note(self, event: Event, watch: dict[str, Any], enough: bool) -> None:
-        """Write a checkpoint where one is due: after so much time, when a signal asked for it, and at the end. `enough`: the run was
-        ended because it would not get better."""
+    def due(self, event: Event) -> bool:
+        """Whether a checkpoint is to be written: after so much time, when a signal asked for it, and at the end."""
         state = event.state
         if state is None or event.kind not in ("projection", "epoch", "end"):
-            return
+            return False
         if event.kind == "projection" and state.position >= state.plan.n:
-            return  # the report of the epoch follows
-        if event.kind == "end" or self._asked or time.monotonic() - self._last >= self._every:
-            self._asked = False
-            self.write(replace(state, stopped=""), watch, event.kind == "end" and (enough or not state.stopped))
+            return False  # the report of the epoch follows
+        return event.kind == "end" or self._asked or time.monotonic() - self._last >= self._every
+
+    def note(self, event: Event, watch: dict[str, Any], enough: bool) -> None:
+        """Write a checkpoint. `enough`: the run was ended because it would not get better."""
+        assert event.state is not None
+        self._asked = False
+        self.write(replace(event.state, stopped=""), watch, event.kind == "end" and (enough or not event.state.stopped))
 
     def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
         if self._unwritten:  # a disk that was full has room again, perhaps; a state without its choices is worth nothing
@@ -166,29 +186,35 @@ class Run:
         if self._unwritten:
             return
         values = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "uncertainty"}
+        dealt = {name: values.pop(name) for name in list(values) if isinstance(values[name], Tensor)}
+        dealt["best"] = watch.get("best")
+        content = {"state": values, "watch": {**watch, "best": None}, "dealt": dealt, "finished": finished}
         self._count += 1
-        if self._write(f"checkpoint-{self._count:06d}", {"state": values, "watch": watch, "finished": finished}):
+        if self._write(f"checkpoint-{self._count:06d}", content) and self.team.rank == 0:
             for old in self._states()[2:]:
                 shutil.rmtree(old, ignore_errors=True)
         self._last = time.monotonic()
 
     def _write(self, name: str, content: dict[str, Any]) -> bool:
-        """Aside, to the disk, renamed. A disk that is full ends no run: it is said, and what was there stays."""
+        """Aside, by every rank its part, to the disk, renamed. A disk that is full ends no run: it is said, and what was there stays."""
         self._writing = True
-        aside = None
+        aside, failed = None, None
         try:
-            aside = Path(tempfile.mkdtemp(prefix=WRITING, dir=self.folder))
-            tensors: dict[str, Tensor] = {}
-            plain = {"format": FORMAT, "version": VERSION, **encode(content, "run", tensors)}
-            data = save_tensors(tensors)
-            write_file(aside / "run.safetensors", data)
-            whole = json.dumps(plain | {"sha256": hashlib.sha256(data).hexdigest()})
-            write_file(aside / "run.json", json.dumps({"content": whole, "sha256": _digest(whole)}).encode())
-            os.replace(aside, self.folder / name)
-            os.fsync(self._lock)
-            return True
-        except OSError as error:
-            text = f"no checkpoint could be written to {str(self.folder)!r} ({error.strerror}); training goes on, the last one is kept."
+            aside = self.team.same(self._aside)
+            try:
+                if aside is None:
+                    raise OSError(errno.EIO, "no folder could be made in it")
+                self._write_part(aside if self.team.size == 1 else aside / PART.format(self.team.rank, self.team.size), content)
+            except OSError as error:
+                failed = error.strerror
+            if self.team.all_sum(torch.tensor(float(failed is not None)), patient=True).item() == 0:
+                try:
+                    self.team.same(lambda: self._rename(aside, name))
+                    return True
+                except OSError as error:
+                    failed = error.strerror
+            why = failed or "by another rank"
+            text = f"no checkpoint could be written to {str(self.folder)!r} ({why}); training goes on, the last one is kept."
             if self._warned:
                 log.warning(text)
             else:
@@ -196,25 +222,48 @@ class Run:
             self._warned = True
             return False
         finally:
-            if aside is not None:
+            if aside is not None and self.team.rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
             self._writing = False
             if self._pending:
                 self._pending = False
                 raise KeyboardInterrupt
 
+    def _aside(self) -> Path | None:
+        try:
+            return Path(tempfile.mkdtemp(prefix=WRITING, dir=self.folder))
+        except OSError:
+            return None
+
+    def _write_part(self, part: Path, content: dict[str, Any]) -> None:
+        part.mkdir(exist_ok=True)
+        tensors: dict[str, Tensor] = {}
+        plain = {"format": FORMAT, "version": VERSION, **encode(content, "run", tensors)}
+        data = save_tensors(tensors)
+        write_file(part / "run.safetensors", data)
+        whole = json.dumps(plain | {"sha256": hashlib.sha256(data).hexdigest()})
+        write_file(part / "run.json", json.dumps({"content": whole, "sha256": _digest(whole)}).encode())
+
+    def _rename(self, aside: Path | None, name: str) -> None:
+        assert aside is not None
+        os.replace(aside, self.folder / name)
+        os.fsync(self._lock)
+
     # ---- signals -----------------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's own. Handlers are put back afterwards."""
+        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's own. Handlers are put back afterwards.
+        Where ranks share the run, SIGTERM and Ctrl-C wait for the moment in which all can stop together."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def terminate(number: int, frame: Any) -> None:
-            self.terminated = True
-            if self._writing:
+            self.terminated = self.terminated or number == signal.SIGTERM
+            if self.team.size > 1:
+                self.ending = True
+            elif self._writing:
                 self._pending = True
             else:
                 raise KeyboardInterrupt
@@ -223,6 +272,8 @@ class Run:
             self._asked = True
 
         before = {signal.SIGTERM: signal.signal(signal.SIGTERM, terminate), signal.SIGUSR1: signal.signal(signal.SIGUSR1, ask)}
+        if self.team.size > 1:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, terminate)
         try:
             yield
         finally:
@@ -233,19 +284,69 @@ class Run:
                 os.kill(os.getpid(), signal.SIGTERM)  # as it was meant, now that nothing is lost
 
 
-def read(path: Path) -> dict[str, Any]:
-    """What was written there, or a CheckpointError."""
-    try:
-        outer = json.loads((path / "run.json").read_bytes())
-        data = (path / "run.safetensors").read_bytes()
-        if _digest(outer["content"]) != outer["sha256"]:
-            raise ValueError("its checksum does not match")
-        plain = json.loads(outer["content"])
-        if plain["format"] != FORMAT or plain["version"] != VERSION:
-            raise ValueError("it is of another version")
+def plain_of(path: Path) -> dict[str, Any]:
+    """A checkpoint without its tensors, as it is written."""
+    return _checked(lambda: _plain(_parts(path)[0]), path)
+
+
+def _solver_of(chosen: list[Path]) -> str | None:
+    """The solver that a run chose."""
+    for path in chosen:
+        with suppress(CheckpointError):
+            return plain_of(path)["plan"]["$plan"]["solver"]
+    return None
+
+
+def read(path: Path, comm: Communicator | None = None) -> dict[str, Any]:
+    """What was written there, with this rank's rows of what is dealt out, or a CheckpointError."""
+    return _checked(lambda: _read(_parts(path), comm or Alone()), path)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The folders of the ranks that wrote it, in their order."""
+    found = sorted(path.glob("part-*"))
+    if found and [part.name for part in found] != [PART.format(rank, len(found)) for rank in range(len(found))]:
+        raise ValueError("a part of it is missing")
+    return found or [path]
+
+
+def _plain(part: Path) -> dict[str, Any]:
+    outer = json.loads((part / "run.json").read_bytes())
+    if _digest(outer["content"]) != outer["sha256"]:
+        raise ValueError("its checksum does not match")
+    plain = json.loads(outer["content"])
+    if plain["format"] != FORMAT or plain["version"] != VERSION:
+        raise ValueError("it is of another version")
+    return plain
+
+
+def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
+    """As many ranks as before read a part each; others look for their rows in all of them."""
+    wanted = [comm.rank] if len(parts) == comm.size else range(len(parts))
+    found: dict[str, Any] = {}
+    dealt: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for k in wanted:
+        plain = _plain(parts[k])
+        data = (parts[k] / "run.safetensors").read_bytes()
         if hashlib.sha256(data).hexdigest() != plain.pop("sha256"):
             raise ValueError("its checksum does not match")
-        return decode(plain, load_tensors(data))
+        content = decode(plain, load_tensors(data))
+        found = found or content
+        for name, tensor in content.get("dealt", {}).items():
+            if tensor is None or len(parts) == comm.size:
+                continue
+            number = torch.arange(len(tensor)) * len(parts) + k  # of each row, among all
+            mine = number % comm.size == comm.rank
+            dealt.setdefault(name, []).append((number[mine] // comm.size, tensor[mine]))
+    for name, pieces in dealt.items():
+        at = torch.cat([place for place, _ in pieces])
+        found["dealt"][name] = torch.cat([rows for _, rows in pieces])[torch.argsort(at)]
+    return found
+
+
+def _checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
+    try:
+        return reading()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, SafetensorError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged ({said}).") from None
@@ -253,7 +354,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def state_of(saved: dict[str, Any], device: Any) -> State:
     """The state that was saved, on a device."""
-    values: dict[str, Any] = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in saved["state"].items()}
+    rows = {name: rows for name, rows in saved.get("dealt", {}).items() if name != "best"}
+    values: dict[str, Any] = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in {**saved["state"], **rows}.items()}
     return State(**values)
 
 
@@ -285,12 +387,10 @@ def peek(folder: Any) -> dict[str, Any]:
     """What the run that is stored there decided, if there is one: its random state, and how many rows are streamed at a time."""
     for path in sorted(folder_of(folder).glob("choices-*")):
         try:
-            choices = read(path)
+            choices = plain_of(path)
         except CheckpointError:
             continue
-        return {
-            name: choices[name] for name in ("random_state", "window_rows") if name in choices
-        }  # not the centers: they are read when they are used
+        return {name: choices[name] for name in ("random_state", "window_rows") if name in choices}
     return {}
 
 

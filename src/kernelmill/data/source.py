@@ -1,14 +1,19 @@
-"""A Source gives a solver its rows: any of them, in batches of a random order, or all in their own order."""
+"""A Source gives a solver its rows: any of them, in batches of a random order, or all in their own order.
+
+With several ranks each reads its own part of a batch, and the whole is gathered while the batch before is computed with: no rank needs all
+of X. Targets and weights are in memory on every rank. The order of rows does not depend on the number of ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..distributed import Alone, Communicator, shard
 from .order import Pieces, windows
 from .prefetch import ahead, one_ahead
 from .stream import Stream
@@ -68,7 +73,7 @@ class _Rows(Generic[Features]):
     (n,) class codes that become one-hot rows batch by batch.
 
     `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy of the others. `device` is where batches
-    are wanted.
+    are wanted, `comm` the ranks that read them together.
     """
 
     def __init__(
@@ -81,7 +86,9 @@ class _Rows(Generic[Features]):
         keep: Tensor | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        comm: Communicator | None = None,
     ):
+        self._comm = comm or Alone()
         self._X: Features = X
         self.d, where = X.shape[1], X.device
         self._seed, self.device = seed, torch.device(device)
@@ -116,15 +123,23 @@ class _Rows(Generic[Features]):
         return Y, torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A batch of which this rank has read only the rows at `place`."""
+
+    batch: Batch
+    place: Any  # a slice or numbers: where the rows of X stand in the batch
+
+
 class ArraySource(_Rows[Tensor]):
     """Rows of a tensor in memory. Those that are where batches are wanted are gathered there; rows in host memory are copied to a GPU while
     the batch before computes."""
 
     def take(self, rows: Tensor) -> Batch:
-        return self._take(rows, pin=False)
+        return self._take(rows, slice(None), pin=False)
 
-    def _take(self, rows: Tensor, pin: bool) -> Batch:
-        at = self._at(rows)
+    def _take(self, rows: Tensor, place: slice, pin: bool) -> Batch:
+        at = self._at(rows[place])
         X = torch.index_select(self._X, 0, at, out=torch.empty(len(at), self.d, dtype=self._X.dtype, pin_memory=True) if pin else None)
         return Batch(rows.to(self._X.device), X, *self.targets(rows))
 
@@ -135,15 +150,16 @@ class ArraySource(_Rows[Tensor]):
         return self._in_order(torch.arange(self.n), m)
 
     def _in_order(self, order: Tensor, m: int) -> Iterator[Batch]:
-        if self.device.type == "cuda" and not self._X.is_cuda:
-            return copied_ahead((self._take(order[i : i + m], pin=True) for i in range(0, len(order), m)), self.device)
-        order = order.to(self._X.device)
-        return (self.take(order[i : i + m]) for i in range(0, len(order), m))
+        place, copied = shard(self._comm), self.device.type == "cuda" and not self._X.is_cuda
+        if not copied:
+            order = order.to(self._X.device)
+        parts = (Part(self._take(order[i : i + m], place, copied), place) for i in range(0, len(order), m))
+        return gathered(copied_ahead(parts, self.device) if copied else parts, self._comm)
 
 
 class StreamSource(_Rows[Stream]):
     """Rows that stay in their files. A window of them is in memory at a time, and the next one is read while it is used: rows come in
-    the order of `order.windows`, the same for the same seed however many threads read. `keep` must rise."""
+    the order of `order.windows`, the same for the same seed however many threads or ranks read. `keep` must rise."""
 
     def take(self, rows: Tensor) -> Batch:
         rows = rows.cpu()
@@ -156,12 +172,22 @@ class StreamSource(_Rows[Stream]):
         return self._batches(m, 0, None)
 
     def _batches(self, m: int, position: int, generator: torch.Generator | None) -> Iterator[Batch]:
-        def load(window: tuple[Pieces, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        def load(window: tuple[Pieces, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             pieces, rows, at = window
-            return rows, self._X.gathered(pieces, at)
+            own = self._own(pieces, at)
+            return rows, own, self._X.gathered(pieces[shard(self._comm)], at[own])
 
-        batches = self._cut(one_ahead(load, self._windows(position, generator)), m)
-        return copied_ahead(batches, self.device) if self.device.type == "cuda" else batches
+        parts = self._cut(one_ahead(load, self._windows(position, generator)), m)
+        return gathered(copied_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm)
+
+    def _own(self, pieces: Pieces, at: Tensor) -> Tensor:
+        """Which of these rows are in the pieces that this rank reads: every size-th of the window's."""
+        if self._comm.size == 1:
+            return torch.ones(len(at), dtype=torch.bool)
+        own = torch.zeros(len(at), dtype=torch.bool)
+        for first, last in pieces[shard(self._comm)]:
+            own |= (at >= first) & (at < last)
+        return own
 
     def _windows(self, position: int, generator: torch.Generator | None) -> Iterator[tuple[Pieces, Tensor, Tensor]]:
         """Pieces, and the numbers of the rows to visit among the kept and among all; without the first `position` of them."""
@@ -172,16 +198,47 @@ class StreamSource(_Rows[Stream]):
             yield pieces, rows[position:], self._at(rows[position:])
             position = 0
 
-    def _cut(self, parts: Iterator[tuple[Tensor, Tensor]], m: int) -> Iterator[Batch]:
-        rows, X = torch.empty(0, dtype=torch.long), torch.empty(0, self.d, dtype=self._X.dtype)
-        for more, features in parts:
-            rows, X = (torch.cat([rows, more]), torch.cat([X, features])) if len(rows) else (more, features)
-            whole = len(rows) // m * m
+    def _cut(self, parts: Iterator[tuple[Tensor, Tensor, Tensor]], m: int) -> Iterator[Part]:
+        """Windows cut into batches of m rows: row numbers, which of them are this rank's, and the features of these."""
+        rows, own, X = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.bool), torch.empty(0, self.d, dtype=self._X.dtype)
+
+        def batch(i: int, read: int) -> tuple[Part, int]:
+            mine = torch.nonzero(own[i : i + m])[:, 0]
+            part = Batch(rows[i : i + m], X[read : read + len(mine)], *self.targets(rows[i : i + m]))
+            return Part(part, slice(None) if self._comm.size == 1 else mine), read + len(mine)
+
+        for more in parts:
+            rows, own, X = (torch.cat(both) for both in zip((rows, own, X), more, strict=True)) if len(rows) else more
+            whole, read = len(rows) // m * m, 0
             for i in range(0, whole, m):
-                yield Batch(rows[i : i + m], X[i : i + m], *self.targets(rows[i : i + m]))
-            rows, X = rows[whole:].clone(), X[whole:].clone()
+                part, read = batch(i, read)
+                yield part
+            rows, own, X = rows[whole:].clone(), own[whole:].clone(), X[read:].clone()
         if len(rows):
-            yield Batch(rows, X, *self.targets(rows))
+            yield batch(0, 0)[0]
+
+
+def gathered(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
+    """Whole batches, on every rank: the next one is gathered while this one is used."""
+    if comm.size == 1:
+        yield from (part.batch for part in parts)
+        return
+    waiting: Callable[[], Batch] | None = None
+    for part in parts:
+        started = _started(part, comm)
+        if waiting is not None:
+            yield waiting()
+        waiting = started
+    if waiting is not None:
+        yield waiting()
+
+
+def _started(part: Part, comm: Communicator) -> Callable[[], Batch]:
+    batch = part.batch
+    X = batch.X.new_zeros(len(batch), batch.X.shape[1])
+    X[part.place] = batch.X
+    wait = comm.start_sum(X)
+    return lambda: replace(batch, X=wait())
 
 
 def source_of(X: Tensor | Stream, y: Tensor, **settings: Any) -> ArraySource | StreamSource:
@@ -192,21 +249,22 @@ def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
 
 
-def copied_ahead(batches: Iterator[Batch], device: torch.device, depth: int = 3) -> Iterator[Batch]:
-    """The same batches on a GPU. A thread gathers and copies the next ones on a stream of its own while this one computes."""
+def copied_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) -> Iterator[Part]:
+    """The same on a GPU. A thread gathers and copies the next ones on a stream of its own while this one computes."""
     stream = torch.cuda.Stream(device)
 
-    def copies() -> Iterator[tuple[Batch, Any]]:
-        for batch in batches:
+    def copies() -> Iterator[tuple[Part, Any]]:
+        for part in parts:
             with torch.cuda.stream(stream):
-                held = [t if t.is_pinned() else t.pin_memory() for t in batch.tensors()]
+                held = [t if t.is_pinned() else t.pin_memory() for t in part.batch.tensors()]
                 moved = Batch(*(t.to(device, non_blocking=True) for t in held))
+                place = part.place if isinstance(part.place, slice) else part.place.to(device)
                 ready = stream.record_event()
-            yield moved, ready
+            yield Part(moved, place), ready
 
-    for batch, ready in ahead(copies(), depth):
+    for part, ready in ahead(copies(), depth):
         current = torch.cuda.current_stream(device)
         current.wait_event(ready)
-        for tensor in batch.tensors():
+        for tensor in part.batch.tensors():
             tensor.record_stream(current)
-        yield batch
+        yield part

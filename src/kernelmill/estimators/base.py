@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import kernels, solvers
 from ..checkpoint import save_model
 from ..data import Columns, Encoder, Stream, learn
+from ..distributed import Alone, Communicator, join, restarted
 from ..errors import InputError
 from ..export import write_onnx
 from ..model import KernelModel
@@ -42,6 +43,7 @@ class KernelEstimator(BaseEstimator):
     timings_: dict[str, float]
     encoder_: Encoder | None
     _fitted_with: dict[str, str]
+    _comm: Communicator = Alone()
     _drawn: int | None = None
     _learned: Encoder | None = None
     _matrix: str | None = None
@@ -128,16 +130,19 @@ class KernelEstimator(BaseEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self._learned, self._drawn, self._before = None, None, {}
+        self._learned, self._drawn, self._before, self._comm = None, None, {}, join(device_of(self.device, X if isinstance(X, Tensor) else None))
         self._target = y if isinstance(y, str) else None
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
         if self.checkpoint is not None:
             seconds_of(self.checkpoint_every)
-            self._before = peek(self.checkpoint) if self.resume else {}
+            self._before = peek(self.checkpoint) if self.resume or restarted() else {}
             fixed = isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool)
             new = int(self.random_state) if fixed else int(check_random_state(self.random_state).randint(2**31 - 1))
             self._drawn = new if fixed else int(self._before.get("random_state", new))
+        if self._comm.size > 1 and not isinstance(self.random_state, Integral):  # all ranks draw the same
+            own = self._drawn
+            self._drawn = self._comm.same(lambda: int(self._random().randint(2**31 - 1)) if own is None else own)
         if not to_open(X, y, self.columns):
             if self.columns is not None:
                 raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")

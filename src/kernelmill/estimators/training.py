@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -18,7 +19,7 @@ from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..data import Stream, source_of
-from ..distributed import Alone
+from ..distributed import Alone, Communicator, largest, restarted, shard
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
@@ -53,7 +54,7 @@ def train(
     keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`."""
     if estimator.checkpoint is None:
         return _train(estimator, X, y, w, mean, labels, held, keep, None, first_chunk)
-    run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume))
+    run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     try:
         with run.listening():
             return _train(estimator, X, y, w, mean, labels, held, keep, run, first_chunk)
@@ -62,7 +63,9 @@ def train(
 
 
 def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, first_chunk: bool) -> None:
-    clock = [time.perf_counter()]
+    clock, comm = [time.perf_counter()], estimator._comm
+    if first_chunk and comm.size > 1:
+        raise InputError(f"partial_fit runs in one process, and this job has {comm.size} ranks; use fit.")
     stored = estimator.solver if isinstance(estimator.solver, Plan) else None
     before = run.choices if run else None
     if stored:
@@ -75,7 +78,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     whole("epochs", None if is_auto(estimator.epochs) else estimator.epochs, 1)
     if X.is_cuda and X.device != torch.empty(0, device=device).device:
         X = X.to(device)
-    budget = stored.budget if stored else parse_bytes(estimator.memory_budget, device)
+    budget = stored.budget if stored else int(-largest(comm, -parse_bytes(estimator.memory_budget, device)))  # of the poorest rank
     tile = tile_bytes(budget, device)
     scale = (w if keep is None else w[keep]).mean().item()  # inside, weights have mean 1 and the ridge is λ over this
     w = w / scale
@@ -85,7 +88,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         budget = max(1 << 20, budget - 3 * X.window_bytes)
     elif estimator._learned is not None and device == "cpu":
         budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
-    if device.startswith("cuda") and not X.is_cuda and not streamed and estimator.epochs != 1 and size <= budget // 3:
+    if device.startswith("cuda") and not X.is_cuda and not streamed and estimator.epochs != 1 and size <= budget // 3 and comm.size == 1:
         # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
         X, y, budget = X.to(device), y.to(device), budget - size
     rows_of = partial(source_of, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
@@ -115,6 +118,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         ridge=1.0 if is_auto(estimator.ridge) else _given_ridge(estimator) / scale,  # where one will be chosen, it is above 0
         tile_bytes=tile,
         budget=budget,
+        ranks=comm.size,
     )
     fixed = warm.n_centers if warm is not None else len(own) if own is not None else _count_centers(estimator, n)
     identity = _identity(estimator, source, y, keep) if run else {}
@@ -122,9 +126,12 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         run.check(identity)
         stored = before["plan"]
     if stored:
-        solver, base = _again(estimator, stored, base, fixed)
+        solver, base = _again(estimator, replace(stored, device=device, ranks=comm.size), base, fixed)
+        stored = base
     else:
-        solver, base = _solver(estimator, base, given, fixed, anew=own is None and warm is None)
+        solver, base = comm.same(lambda: _solver(estimator, base, given, fixed, anew=own is None and warm is None))
+        base = replace(base, device=device)
+    team = comm if solver.sharded else Alone()
     if solver.for_classes and labels is None:
         raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
     if streamed and solver.every_row:
@@ -141,29 +148,35 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     if not solver.needs_ridge and is_auto(estimator.ridge):
         base = replace(base, ridge=0.0)
     outlook = stored or solvers.predicted(solver, base)  # settings that cannot be used are said before anything takes time
-    if estimator.verbose:
+    if estimator.verbose and comm.rank == 0:
         announce(outlook)
     # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
     if before:
         kernel, ridge = before["kernel"] or kernels.resolve(estimator.kernel), before["ridge"]
     else:
-        kernel, ridge = _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, torch.Generator().manual_seed(seed))
+        estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
+        drawn = torch.Generator().manual_seed(seed)
+        kernel, ridge = _agreed(estimator, comm, lambda: _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, drawn))
     kernel.validate(d)
     clock.append(time.perf_counter())
     if before:
-        Z, order, every_row = before["Z"], before["order"], before["every_row"]
+        Z, order, every_row = before.get("dealt", before)["Z"], before["order"], before["every_row"]
         generator.set_state(before["generator"])
     elif warm is not None or own is not None:
         # Where any first rows must be a random subsample; undone below.
         order = torch.randperm(p, generator=generator) if solver.subsamples else None
         Z = own if warm is None else warm.Z
         assert Z is not None
-        Z = Z if order is None else Z[order.to(Z.device)]
+        Z = (Z if order is None else Z[order.to(Z.device)])[shard(team)]
     elif every_row and (solver.every_row or not solver.subsamples):
-        Z, order = source.take(torch.arange(n)).X, None  # row for row, so that the model does not depend on a seed
+        Z, order = source.take(torch.arange(n)[shard(team)]).X, None  # row for row, so that the model does not depend on a seed
     else:
         labels = labels if labels is None or keep is None else labels[keep]
-        Z, order, every_row = _take_centers(estimator, source, kernel, precision, device, tile, labels, p, generator), None, False
+        chosen, drawn_so_far = comm.same(
+            lambda: (_centers(estimator, source, kernel, precision, device, tile, labels, p, generator), generator.get_state())
+        )
+        Z, order, every_row = source.take(chosen[shard(team)]).X, None, False
+        generator.set_state(drawn_so_far)
     Z = Z.to(device)
     clock.append(time.perf_counter())
 
@@ -177,35 +190,40 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
             "use fewer centers or a larger memory_budget."
         )
     if run and not before:
-        choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "Z": Z, "order": order, "every_row": every_row}
-        run.write_choices(
-            {
-                **choices,
-                "generator": generator.get_state(),
-                "identity": identity,
-                "random_state": estimator._drawn or 0,
-                "window_rows": X.window_rows if isinstance(X, Stream) else 0,
-            }
-        )
+        choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "dealt": {"Z": Z}, "order": order, "every_row": every_row}
+        run.team = team
+        if team.size == comm.size or comm.rank == 0:
+            run.write_choices(
+                {
+                    **choices,
+                    "generator": generator.get_state(),
+                    "identity": identity,
+                    "random_state": estimator._drawn or 0,
+                    "window_rows": X.window_rows if isinstance(X, Stream) else 0,
+                }
+            )
     mean = solver.intercept(mean)
-    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run)
+    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run, team)
     state = None
     if run and run.saved:
         state = state_of(run.saved, device)
-        plan = state.plan
-        watch.restore(run.saved["watch"], device)
+        state.plan = plan = replace(state.plan, device=device, ranks=comm.size)
+        watch.restore(run.saved["watch"], run.saved.get("dealt", {}), device)
         log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
     elif warm is not None and solver.name != "direct":
-        alpha = (warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]).to(device, plan.torch_dtype)
+        alpha = (warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)])[shard(team)].to(device, plan.torch_dtype)
         state = solvers.State(plan, alpha, torch.zeros_like(alpha))
     if not (run and run.saved and run.saved["finished"] and state):
-        state = solver.solve(kernel, source, Z, plan, Alone(), generator, watch, state)
+        rows = source if team.size == 1 else rows_of(keep=keep, comm=team)
+        solve = partial(solver.solve, kernel, rows, Z, plan, team, generator, watch, state)
+        state = solve() if team.size == comm.size else _by_one(comm, solve, watch)
 
     alpha = (watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
-    if order is not None:
+    if order is not None and team.size == 1:
         back = torch.argsort(order)
         alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
-    estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), tile, state.plan.precision, state.uncertainty)
+    sizes = tile, state.plan.precision, state.uncertainty
+    estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), *sizes, comm=team, n_centers=plan.p)
     estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
     clock.append(time.perf_counter())
     estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
@@ -221,6 +239,24 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
             f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
             ConvergenceWarning,
         )
+
+
+def _agreed(estimator: KernelEstimator, comm: Communicator, choose: Callable[[], tuple[Kernel, float]]) -> tuple[Kernel, float]:
+    """The kernel and ridge that rank 0 chooses. A function of the user's own is not sent around: every rank has it."""
+
+    def chosen() -> tuple[Kernel | None, float]:
+        kernel, ridge = choose()
+        return (kernel if comm.size == 1 or type(kernel) in kernels.NAMED.values() else None), ridge
+
+    kernel, ridge = comm.same(chosen)
+    return kernel or kernels.resolve(estimator.kernel), ridge
+
+
+def _by_one(comm: Communicator, solve: Callable[[], solvers.State], watch: Watch) -> solvers.State:
+    """A solver that is not shared out: rank 0 solves, and all get its weights."""
+    state, kept, watch.interrupted, watch.stopped = comm.same(lambda: (solve(), watch.kept(), watch.interrupted, watch.stopped))
+    watch.restore(kept, {}, state.alpha.device)
+    return state
 
 
 def _identity(estimator: KernelEstimator, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:
@@ -257,13 +293,13 @@ def _again(estimator: KernelEstimator, stored: Plan, base: Plan, fixed: int | No
     return solvers.NAMED[stored.solver](**(stored.settings or {})), stored
 
 
-def _take_centers(estimator: KernelEstimator, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
-    """Rows of the data that become centers, chosen as the user said."""
+def _centers(estimator: KernelEstimator, source, kernel, precision, device, tile, labels, p, generator) -> Tensor:
+    """The numbers of the rows that become centers, chosen as the user said."""
     how, K = "uniform" if is_auto(estimator.centers) else estimator.centers, None
     if how not in ("uniform", "balanced"):  # the other ways look at distances
         origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
         K = KernelProduct(kernel, origin, precision, torch.device(device), tile, spread)
-    return source.take(centers_room.choose(how, K, source, labels, p, generator)).X
+    return centers_room.choose(how, K, source, labels, p, generator)
 
 
 def _warm(estimator: KernelEstimator, d: int, c: int) -> KernelModel | None:
@@ -291,7 +327,6 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
     given = None if is_auto(estimator.ridge) else _given_ridge(estimator)
     if warm is not None:
         return warm.kernel, (estimator.ridge_ if given is None else float(given)) / scale
-    estimator._fitted_with = {"kernel": repr(estimator.kernel), "n_centers": repr(estimator.n_centers), "centers": repr(estimator.centers)}
     kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
     free = given is None and solver.needs_ridge

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..callbacks import ProgressBar
+from ..distributed import Alone, Communicator
 from ..errors import InputError
 from ..kernels import Kernel
 from ..model import KernelModel
@@ -33,10 +34,12 @@ class Watch:
         held: Any,
         plan: Plan,
         run: Run | None = None,
+        comm: Communicator | None = None,
     ):
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
         self.stopped, self.interrupted, self._run = False, False, run
+        self._comm = comm or Alone()
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
@@ -45,8 +48,12 @@ class Watch:
             raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
         if estimator.verbose:
             self._callbacks.append(ProgressBar())
+        if self._comm.rank > 0:
+            self._callbacks = []  # rank 0 speaks for all
 
     def __call__(self, event: Event) -> bool:
+        if event.kind == "start":
+            self._comm.lockstep(True)
         row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
         if event.note:
             row["note"] = event.note
@@ -63,21 +70,30 @@ class Watch:
             self.history.append(row)
         for callback in self._callbacks:
             stop = bool(callback(event)) or stop
-        if self._run:
+        ending, due = (self._run.ending, self._run.due(event)) if self._run else (False, False)
+        if self._comm.size > 1 and event.kind != "start":  # all ranks do the same: what any of them wants, and rank 0 finds due
+            wishes = torch.tensor([stop, ending, due and self._comm.rank == 0], dtype=torch.float64)
+            stop, ending, due = (bool(wish) for wish in self._comm.all_sum(wishes, patient=True).tolist())
+        if self._run and due:
             self._run.note(event, self.kept(), self.stopped)
-        return stop
+        self.interrupted = self.interrupted or ending
+        if event.kind == "end":
+            self._comm.lockstep(False)
+        return stop or ending
 
     def kept(self) -> dict[str, Any]:
         """What has to be known where the run goes on."""
         return {"history": self.history, "best": self.best, "best_score": float(self._best_score), "waited": self._waited}
 
-    def restore(self, kept: dict[str, Any], device: Any) -> None:
-        self.history, self.best = list(kept["history"]), None if kept["best"] is None else kept["best"].to(device)
+    def restore(self, kept: dict[str, Any], dealt: dict[str, Any], device: Any) -> None:
+        best = (dealt or kept).get("best")
+        self.history, self.best = list(kept["history"]), None if best is None else best.to(device)
         self._best_score, self._waited = kept["best_score"], kept["waited"]
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held
         Z, mean = self._Z.to(alpha.device), self._mean.to(alpha)
-        model = KernelModel(self._kernel, Z, alpha, mean, self._plan.tile_bytes, self._plan.precision)
+        sizes = self._plan.tile_bytes, self._plan.precision
+        model = KernelModel(self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
         with torch.no_grad():
             return self._estimator._score_values(model(X).cpu(), y, w)

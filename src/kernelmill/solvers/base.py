@@ -101,6 +101,7 @@ class Solver(Settings, ABC):
     loss_name = "square"
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
     criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
+    sharded = False  # its work and memory are shared by all ranks; else rank 0 does it while the others wait
     patience = 3  # epochs without a better score that early stopping waits for
 
     def default_centers(self, n: int) -> int:
@@ -152,4 +153,4 @@ def target_energy(source: Source) -> float:
 
 def alone(comm: Communicator, solver: str) -> None:
     if comm.size > 1:
-        raise InputError(f"solver={solver!r} runs in one process, {comm.size} ranks were given; use EigenPro4, EigenPro3 or EigenPro2.")
+        raise InputError(f"solver={solver!r} runs on one rank, {comm.size} were given; use EigenPro4, EigenPro3, EigenPro2 or EigenPro1.")

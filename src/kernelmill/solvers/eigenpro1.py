@@ -25,6 +25,7 @@ class EigenPro1(Solver):
     name = "eigenpro1"
     needs_ridge = True
     every_row = True
+    sharded = True
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)

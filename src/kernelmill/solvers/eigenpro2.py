@@ -25,6 +25,7 @@ class EigenPro2(Solver):
     name = "eigenpro2"
     needs_ridge = True
     every_row = True
+    sharded = True
     subsamples = True
 
     def plan(self, base: Plan) -> Plan:

@@ -29,6 +29,7 @@ class EigenPro3(Solver):
     recipe: str = "measured"
     name = "eigenpro3"
     subsamples = True
+    sharded = True
 
     def plan(self, base: Plan) -> Plan:
         whole("m", self.m, 1)

@@ -42,6 +42,7 @@ class EigenPro4(Solver):
     recipe: str = "measured"
     name = "eigenpro4"
     subsamples = True
+    sharded = True
 
     @classmethod
     def paper(cls, s: int = 1000, q: int = 100) -> EigenPro4:
