@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -18,13 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from . import kernels, solvers
 from .data import Columns, Encoder
+from .distributed import Alone, Communicator, count, gather, shard
 from .errors import InputError, ModelFileError
 from .kernels import Kernel
 from .model import UNCERTAINTY, KernelModel
@@ -33,6 +33,11 @@ from .planning import Plan
 from .solvers import Uncertainty
 
 FORMAT, VERSION = "kernelmill-model", 2
+PIECE = 64 << 20  # bytes of a tensor that are written at a time
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
+    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
 
@@ -43,11 +48,12 @@ def refuse_others(folder: Path) -> None:
 
 
 def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
-    """Write aside, then rename: what was there stays whole until the new model is whole."""
-    folder = Path(os.path.realpath(folder))  # a link stays a link
-    refuse_others(folder)
-    names = ("Z", "alpha", "intercept", *(UNCERTAINTY if model.ridge is not None else ()))
-    tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in names}
+    """Write aside, then rename: what was there stays whole until the new model is whole. Of a model that ranks share, which all call this
+    together, rank 0 writes the one file: rows come to it piece by piece."""
+    folder, comm = Path(os.path.realpath(folder)), model.comm  # a link stays a link
+    tensors: dict[str, Tensor] = {"intercept": model.intercept}
+    if model.ridge is not None:
+        tensors |= {name: getattr(model, name) for name in UNCERTAINTY}
     content = {
         "format": FORMAT,
         "version": 1 if encoder is None else VERSION,  # older versions of this library read what they can
@@ -57,30 +63,92 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         "uncertainty": model.ridge,
         "extra": encode(extra, "extra", tensors),
     }
-    weights = save_tensors(tensors)
-    content["weights_sha256"] = hashlib.sha256(weights).hexdigest()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    place = comm.same(lambda: _beside(folder))
     try:
-        write_file(aside / WEIGHTS_NAME, weights)
-        write_file(aside / JSON_NAME, json.dumps(content, indent=1).encode())
-        os.chmod(aside, 0o755)
-        if folder.exists():
-            old = aside.with_name(aside.name + ".old")
-            os.replace(folder, old)
-            try:
-                os.replace(aside, folder)
-            except OSError:
-                os.replace(old, folder)
-                raise
-            for other in old.iterdir():  # what the user put there stays
-                if other.name not in (WEIGHTS_NAME, JSON_NAME):
-                    os.replace(other, folder / other.name)
-            shutil.rmtree(old)
-        else:
-            os.replace(aside, folder)
+        content["weights_sha256"] = write_tensors(
+            place / WEIGHTS_NAME, {"Z": model.Z, "alpha": model.alpha}, tensors, model.n_centers, comm
+        )
+        comm.same(lambda: _put(place, folder, content))
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if comm.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _beside(folder: Path) -> Path:
+    """An empty folder beside this one."""
+    refuse_others(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+
+
+def _put(aside: Path, folder: Path, content: dict[str, Any]) -> None:
+    """Complete the model in `aside`, and put it in its place."""
+    write_file(aside / JSON_NAME, json.dumps(content, indent=1).encode())
+    os.chmod(aside, 0o755)
+    if not folder.exists():
+        os.replace(aside, folder)
+        return
+    old = aside.with_name(aside.name + ".old")
+    os.replace(folder, old)
+    try:
+        os.replace(aside, folder)
+    except OSError:
+        os.replace(old, folder)
+        raise
+    for other in old.iterdir():  # what the user put there stays
+        if other.name not in (WEIGHTS_NAME, JSON_NAME):
+            os.replace(other, folder / other.name)
+    shutil.rmtree(old)
+
+
+def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator) -> str:
+    """A safetensors file by rank 0, and its checksum. `dealt` tensors have `rows` rows among all ranks; they never come together in memory."""
+    header: dict[str, Any] = {}
+    place = 0
+    for name, tensor in sorted({**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):  # each where it is aligned
+        shape = [rows, *tensor.shape[1:]] if name in dealt else list(tensor.shape)
+        size = math.prod(shape) * tensor.dtype.itemsize
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [place, place + size]}
+        place += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest, failed = hashlib.sha256(), None
+
+    def pieces() -> Iterator[Any]:
+        yield len(text).to_bytes(8, "little") + text
+        for name in header:
+            if name in whole:
+                yield _bytes(whole[name])
+                continue
+            tensor, step = dealt[name], max(1, PIECE // (math.prod(dealt[name].shape[1:]) * dealt[name].dtype.itemsize))
+            for start in range(0, rows, step):
+                stop = min(start + step, rows)
+                yield _bytes(gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop))
+
+    with open(path if comm.rank == 0 else os.devnull, "wb") as file:
+        for piece in pieces():
+            if comm.rank > 0 or failed is not None:
+                continue
+            try:
+                digest.update(piece)
+                file.write(piece)
+            except OSError as error:  # the others are still sending: it is said when they are done
+                failed = error
+        if comm.rank == 0 and failed is None:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def done() -> str:
+        if failed is not None:
+            raise failed
+        return digest.hexdigest()
+
+    return comm.same(done)
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The numbers as they lie in memory."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
 
 
 @contextmanager
@@ -115,8 +183,12 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
-    """The model, the estimator's part and the encoder of raw tables. `kernel` is needed where it was a function of the user's own."""
+def load_model(
+    folder: str | os.PathLike, kernel: Any = None, comm: Communicator | None = None
+) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
+    """The model, the estimator's part and the encoder of raw tables. `kernel` is needed where it was a function of the user's own; ranks
+    that will share the model each keep their own rows of it."""
+    comm = comm or Alone()
     folder = Path(folder)
     path = folder / JSON_NAME
     if not path.is_file():
@@ -130,14 +202,17 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
     if not isinstance(content.get("version"), int) or not 1 <= content["version"] <= VERSION:
         found = content.get("version")
         raise ModelFileError(f"{str(folder)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION}; upgrade kernelmill.")
+    weights = folder / WEIGHTS_NAME
     try:
-        weights = (folder / WEIGHTS_NAME).read_bytes()
+        if checksum(weights) != content.get("weights_sha256"):
+            raise ModelFileError(f"{str(weights)!r} does not match its checksum: the file is damaged or was changed.")
     except OSError:
         raise ModelFileError(f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train again.") from None
-    if hashlib.sha256(weights).hexdigest() != content.get("weights_sha256"):
-        raise ModelFileError(f"{str(folder / WEIGHTS_NAME)!r} does not match its checksum: the file is damaged or was changed.")
     try:
-        tensors = load_tensors(weights)
+        with safe_open(weights, "pt") as file:
+            shared = {"Z", "alpha"} if comm.size > 1 and content.get("uncertainty") is None else set()  # of these only own rows are read
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
         spec = content["kernel"]
         if isinstance(spec, dict) and spec.get("$kernel") == "custom":
             if kernel is None:
@@ -161,7 +236,11 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
             square = (len(tensors["Z"]),) * 2
             if known.L.shape != square or known.R.shape != square or known.signal.shape != tensors["intercept"].shape:
                 raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
-        model = KernelModel(fitted, tensors["Z"], tensors["alpha"], tensors["intercept"], precision=precision, uncertainty=known)
+        if known is not None:
+            comm = Alone()
+        mine, p = shard(comm), len(tensors["Z"])
+        Z, alpha = (tensors[name] if comm.size == 1 else tensors[name][mine].clone() for name in ("Z", "alpha"))
+        model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p)
         encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
         if encoder is not None and encoder.d != model.Z.shape[1]:
             raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {model.Z.shape[1]}.")
@@ -171,6 +250,11 @@ def load_model(folder: str | os.PathLike, kernel: Any = None) -> tuple[KernelMod
             raise
         kind = type(error).__name__
         raise ModelFileError(f"{str(folder)!r} is damaged ({kind}: {error}); restore it from a copy or train again.") from None
+
+
+def checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:

@@ -130,7 +130,12 @@ class KernelEstimator(BaseEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self._learned, self._drawn, self._before, self._comm = None, None, {}, join(device_of(self.device, X if isinstance(X, Tensor) else None))
+        self._learned, self._drawn, self._before, self._comm = (
+            None,
+            None,
+            {},
+            join(device_of(self.device, X if isinstance(X, Tensor) else None)),
+        )
         self._target = y if isinstance(y, str) else None
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
