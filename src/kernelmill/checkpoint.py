@@ -102,7 +102,7 @@ def _put(aside: Path, folder: Path, content: dict[str, Any]) -> None:
 
 
 def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator) -> str:
-    """A safetensors file by rank 0, and its checksum. `dealt` tensors have `rows` rows among all ranks; they never come together in memory."""
+    """A safetensors file by rank 0, and its checksum. Of `dealt` tensors, of `rows` rows in all, no rank ever gets more than a piece."""
     header: dict[str, Any] = {}
     place = 0
     for name, tensor in sorted({**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):  # each where it is aligned

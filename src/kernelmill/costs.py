@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from .planning import Plan, pass_rows, period
+from .distributed import TILE_ROWS, TILES
+from .planning import Plan, keeps_factors, pass_rows, period
 from .rates import Rates
 
 
@@ -77,29 +78,59 @@ def batch_of(plan: Plan) -> int:
 def eigenpro2(plan: Plan, rates: Rates) -> float:
     n, q, m = plan.n, plan.q or 0, batch_of(plan)
     kept = 2 * plan.itemsize / rates.read * max(1.0, plan.c / 10)
-    epoch = n * n / 2 * ((1 if plan.keep_block or not plan.on_gpu else 2) / rates.block + kept) + n * (m + 2 * q) / rates.block
-    return always(plan) + eigenpro_setup(plan, rates) + plan.epochs * max(epoch, n / m * (200 if plan.on_gpu else 30) * rates.launch)
+    epoch = n * plan.own / 2 * ((1 if plan.keep_block or not plan.on_gpu else 2) / rates.block + kept) + n * (m + 2 * q) / rates.block
+    epoch = max(epoch, n / m * (200 if plan.on_gpu else 30) * rates.launch) + n / m * pass_sums(plan, rates, m, epoch * m / n)
+    return always(plan) + eigenpro_setup(plan, rates) + plan.epochs * epoch
+
+
+def step_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
+    """What a step waits for sums over ranks, beyond the `computing` they run beside: predictions by tiles, k, last residuals; then v."""
+    if rates.network is None or plan.ranks == 1:
+        return 0.0
+    columns = plan.c + 1 + plan.c * plan.control_variate
+    tiles = max(1, min(TILES, m // TILE_ROWS))
+    tile = rates.network.seconds(m / tiles * columns * plan.itemsize, plan.ranks)
+    batch = rates.network.seconds(m * plan.d * plan.x_bytes, plan.ranks)
+    beside = (tiles - 1) * tile + batch
+    return tile + rates.network.seconds((plan.q or 0) * plan.c * plan.itemsize, plan.ranks) + max(0.0, beside - computing)
+
+
+def pass_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
+    """The same for a batch of m centers of a projection pass: its residuals, its solution where a factor is kept; the next batch's centers
+    and the coarse grid's part come meanwhile."""
+    if rates.network is None or plan.ranks == 1:
+        return 0.0
+    few = rates.network.seconds(m * plan.c * plan.itemsize, plan.ranks)
+    solved = (
+        rates.network.seconds(2 * m * plan.c * plan.itemsize, plan.ranks) if plan.solver != "eigenpro2" and keeps_factors(plan) else 0.0
+    )
+    beside = rates.network.seconds(m * plan.d * plan.feature_bytes, plan.ranks) + rates.network.seconds(m * plan.itemsize, plan.ranks)
+    beside += rates.network.seconds((plan.q or 0) * plan.c * plan.itemsize, plan.ranks)
+    return few + solved + max(0.0, beside - computing)
 
 
 def eigenpro4(plan: Plan, rates: Rates) -> float:
-    n, p, c, s, q, item = plan.n, plan.p, plan.c, plan.s or 0, plan.q or 0, plan.itemsize
+    n, p, c, s, q, item = plan.n, plan.own, plan.c, plan.s or 0, plan.q or 0, plan.itemsize
     m = batch_of(plan)
     T = plan.T or period(replace(plan, m=m))
     cycle, single = min(n, T * m), 2 * rates.products  # float32 operations a second
     setup = eigenpro_setup(plan, rates)
     kept = 2 * item / rates.read * max(1.0, c / 10)
     a_row = p / rates.block * (1 if plan.keep_block or not plan.on_gpu else 2) + (p * kept if plan.keep_block else 0)
-    a_row += cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)
+    a_row += (cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)) / plan.ranks
+    a_row += s / rates.block / plan.ranks * (plan.ranks > 1)  # K(X_m, X_s), of which one process has the columns already
     # A GPU computes while the next step is launched: the longer of the two counts.
     step = max(m * a_row, 220 * rates.launch) if plan.on_gpu else m * a_row + 60 * rates.launch
+    step += step_sums(plan, rates, m, step)
     cycles = math.ceil(n / cycle)
     if plan.projection == "cholesky":
-        setup += values64(p * p, plan, rates) + factoring(p, rates)
-        project = 2 * 8 * p * p / 2 / rates.read
+        setup += values64(plan.p**2, plan, rates) + factoring(plan.p, rates)
+        project = 2 * 8 * plan.p**2 / 2 / rates.read
     else:
         m_Z = plan.m_Z or pass_rows(plan)
-        batches = math.ceil(p / m_Z)
-        project = max(p * p / 2 * (1 / rates.block + kept) + 4 * p * q / single, batches * 100 * rates.launch)
-        setup += batches * (m_Z**3 / rates.factor) + values64(p * m_Z, plan, rates)
+        batches = math.ceil(plan.p / m_Z)
+        batch = max(m_Z * p / 2 * (1 / rates.block + kept) + 4 * m_Z * q / plan.ranks / single, 100 * rates.launch)
+        project = batches * (batch + pass_sums(plan, rates, m_Z, batch))
+        setup += batches / plan.ranks * (m_Z**3 / rates.factor) + values64(p * m_Z, plan, rates)
     passes = cycles * plan.epochs - 1 + (plan.epochs - 1 if plan.control_variate else 0)
     return always(plan) + setup + plan.epochs * n / m * step + max(0, passes) * project

@@ -21,7 +21,7 @@ from .errors import InputError, one_of
 from .kernels import Kernel
 from .ops import PRECISIONS, fuses, on_chip
 from .preconditioner import FRESH_ROWS
-from .rates import Rates
+from .rates import Network, Rates
 
 PROJECTIONS = ["cholesky", "carried", "one_pass"]
 RECIPES = ["measured", "paper"]
@@ -86,7 +86,9 @@ class Plan:
         if "dtype" in values:  # plans of before there were more precisions than two
             values = {"precision": values["dtype"], **values}
         if isinstance(values.get("rates"), dict):
-            values = {**values, "rates": Rates(**values["rates"])}
+            rates = values["rates"]
+            network = Network(**rates["network"]) if rates.get("network") else None
+            values = {**values, "rates": Rates(**{**rates, "network": network})}
         return cls(**{name: value for name, value in values.items() if name in known})
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,8 +10,23 @@ from functools import partial
 
 import torch
 
+from .distributed import Communicator
 from .kernels import Kernel, Laplacian, Radial
 from .ops import KernelProduct
+
+
+@dataclass(frozen=True)
+class Network:
+    """What sums over ranks cost: seconds a message takes however small, and bytes a second that a rank sends while it receives as many."""
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, size: float, ranks: int) -> float:
+        """One sum of `size` bytes: a tree's depth of messages, and every byte once around in each direction."""
+        if ranks == 1:
+            return 0.0
+        return self.latency * math.ceil(math.log2(ranks)) + 2 * (ranks - 1) / ranks * size / self.bandwidth
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,18 @@ class Rates:
     column: float  # seconds that a column of a factor costs by itself, however small
     launch: float  # seconds between two small operations
     precision: str = "float32"  # in which `block` was measured
+    network: Network | None = None  # between the ranks, where there are several
+
+
+def connection(comm: Communicator, device: str) -> Network | None:
+    """The network between these ranks, from a small and a large sum; all of them call it together."""
+    if comm.size == 1:
+        return None
+    small, large = torch.zeros(8, device=device), torch.zeros(1 << 20, device=device)
+    place, hops = torch.device(device), math.ceil(math.log2(comm.size))
+    quick = _seconds(lambda: [comm.all_sum(small) for _ in range(5)], place) / 5
+    slow = max(_seconds(lambda: comm.all_sum(large), place) - quick, 1e-9)
+    return Network(quick / hops, 2 * (comm.size - 1) / comm.size * large.nbytes / slow)
 
 
 _KNOWN: dict[tuple[str, int, str, str], Rates] = {}

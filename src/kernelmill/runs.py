@@ -79,7 +79,7 @@ class Run:
         self.folder, self._every, self.team = folder_of(folder), seconds_of(every), comm or Alone()
         self.choices: dict[str, Any] | None = None
         self.saved: dict[str, Any] | None = None
-        self.terminated = self.ending = self._asked = self._writing = self._pending = self._warned = False
+        self.terminated = self._asked = self._writing = self._pending = self._warned = False
         self._last, self._lock = time.monotonic(), -1
         self._unwritten: dict[str, Any] | None = None
         everybody = self.team
@@ -253,17 +253,14 @@ class Run:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's own. Handlers are put back afterwards.
-        Where ranks share the run, SIGTERM and Ctrl-C wait for the moment in which all can stop together."""
+        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's own. Handlers are put back afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def terminate(number: int, frame: Any) -> None:
-            self.terminated = self.terminated or number == signal.SIGTERM
-            if self.team.size > 1:
-                self.ending = True
-            elif self._writing:
+            self.terminated = True
+            if self._writing:
                 self._pending = True
             else:
                 raise KeyboardInterrupt
@@ -272,8 +269,6 @@ class Run:
             self._asked = True
 
         before = {signal.SIGTERM: signal.signal(signal.SIGTERM, terminate), signal.SIGUSR1: signal.signal(signal.SIGUSR1, ask)}
-        if self.team.size > 1:
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, terminate)
         try:
             yield
         finally:
@@ -282,6 +277,33 @@ class Run:
             if self.terminated:
                 self.close()
                 os.kill(os.getpid(), signal.SIGTERM)  # as it was meant, now that nothing is lost
+
+
+class Ends:
+    """SIGTERM and Ctrl-C where several ranks train: they wait for the moment in which all can stop together. A second one does not."""
+
+    def __init__(self, comm: Communicator):
+        self.wanted, self._terminated, self._ranks = False, False, comm.size
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if self._ranks == 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def end(number: int, frame: Any) -> None:
+            if self.wanted:
+                raise KeyboardInterrupt
+            self.wanted, self._terminated = True, number == signal.SIGTERM
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            if self._terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def plain_of(path: Path) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from ..checkpoint import load_model
+from ..distributed import Alone, join
 from ..errors import ModelFileError
-from ..planning import Plan
+from ..planning import Plan, device_of
 from .base import KernelEstimator
 from .classifier import KernelClassifier
 from .regressor import KernelRegressor
@@ -15,9 +16,12 @@ from .regressor import KernelRegressor
 ESTIMATORS: dict[str, Any] = {estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)}
 
 
-def load(folder: str | os.PathLike, kernel: Any = None) -> KernelClassifier | KernelRegressor:
-    """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`."""
-    model, extra, encoder = load_model(folder, kernel)
+def load(folder: str | os.PathLike, kernel: Any = None, ranks: int | str = "auto") -> KernelClassifier | KernelRegressor:
+    """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`.
+
+    In a torchrun job its centers are shared by all ranks, which then predict together; with ranks=1 each has all of them."""
+    comm = Alone() if ranks == 1 else join(device_of("auto"))
+    model, extra, encoder = load_model(folder, kernel, comm)
     try:
         estimator = ESTIMATORS[extra["estimator"]](**extra["params"])
         for name, value in extra["fitted"].items():

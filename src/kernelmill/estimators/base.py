@@ -72,6 +72,7 @@ class KernelEstimator(BaseEstimator):
         checkpoint: Any = None,
         checkpoint_every: Any = "5m",
         resume: bool = False,
+        ranks: int | str = "auto",
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -92,6 +93,7 @@ class KernelEstimator(BaseEstimator):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
         self.resume = resume
+        self.ranks = ranks
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -130,12 +132,7 @@ class KernelEstimator(BaseEstimator):
 
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self._learned, self._drawn, self._before, self._comm = (
-            None,
-            None,
-            {},
-            join(device_of(self.device, X if isinstance(X, Tensor) else None)),
-        )
+        self._learned, self._drawn, self._before, self._comm = None, None, {}, self._joined(X)
         self._target = y if isinstance(y, str) else None
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
@@ -153,6 +150,15 @@ class KernelEstimator(BaseEstimator):
                 raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
             return self._check_X(X, reset=True), y, sample_weight
         return given(X, y, sample_weight, self._host_bytes() // 4)
+
+    def _joined(self, X: Any) -> Communicator:
+        """The ranks that this fit is shared by."""
+        if self.ranks == 1:
+            return Alone()
+        comm = join(device_of(self.device, X if isinstance(X, Tensor) else None))
+        if not is_auto(self.ranks) and self.ranks != comm.size:
+            raise InputError(f"ranks={self.ranks!r} was given in a job of {comm.size} ranks; leave it out, or set ranks=1 to fit alone.")
+        return comm
 
     def _open_scored(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """The same for a score."""

@@ -16,6 +16,7 @@ from .base import KernelEstimator
 from .partial import go_on
 from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
 from .training import train
+from .workers import fit_by, workers
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -41,6 +42,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for
         solvers whose regularisation that is (NYTRO, 20 steps)
     callbacks : one callable or a list; each gets every Event, and returning True stops the fit
+    ranks : processes that share the centers. "auto": all of a torchrun job; else this one, or one for each GPU of the machine where that is
+        predicted to save half a minute. A number starts so many here; 1 is this process alone
     warm_start : go on from the fitted weights, kernel and centers
     random_state, verbose : as in scikit-learn; verbose=1 shows a progress bar
 
@@ -62,6 +65,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
         loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
         """
+        if (count := workers(self, X, y)) > 1:
+            return fit_by(count, self, X, y, sample_weight)
         return self._fit_targets(X, y, sample_weight)
 
     def _fit_targets(self, X: Any, y: Any, sample_weight: Any, first_chunk: bool = False) -> KernelRegressor:

@@ -25,8 +25,8 @@ from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
 from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
-from ..rates import measure
-from ..runs import Run, state_of
+from ..rates import Network, connection, measure
+from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
 from .equations import equations, exact
 from .watch import Watch
@@ -52,17 +52,19 @@ def train(
 ) -> None:
     """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
     keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`."""
+    ends = Ends(estimator._comm)
     if estimator.checkpoint is None:
-        return _train(estimator, X, y, w, mean, labels, held, keep, None, first_chunk)
+        with ends.listening():
+            return _train(estimator, X, y, w, mean, labels, held, keep, None, ends, first_chunk)
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     try:
-        with run.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, run, first_chunk)
+        with run.listening(), ends.listening():
+            return _train(estimator, X, y, w, mean, labels, held, keep, run, ends, first_chunk)
     finally:
         run.close()
 
 
-def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, first_chunk: bool) -> None:
+def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool) -> None:
     clock, comm = [time.perf_counter()], estimator._comm
     if first_chunk and comm.size > 1:
         raise InputError(f"partial_fit runs in one process, and this job has {comm.size} ranks; use fit.")
@@ -129,9 +131,13 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         solver, base = _again(estimator, replace(stored, device=device, ranks=comm.size), base, fixed)
         stored = base
     else:
-        solver, base = comm.same(lambda: _solver(estimator, base, given, fixed, anew=own is None and warm is None))
+        network = connection(comm, device)
+        solver, base = comm.same(lambda: _solver(estimator, base, given, fixed, own is None and warm is None, network))
         base = replace(base, device=device)
     team = comm if solver.sharded else Alone()
+    dealt = warm is not None and warm.comm.size > 1
+    if dealt and not solver.sharded:
+        raise InputError(f"warm_start=True, but the model is spread over {comm.size} ranks and solver={solver.name!r} runs on one.")
     if solver.for_classes and labels is None:
         raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
     if streamed and solver.every_row:
@@ -164,10 +170,10 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         generator.set_state(before["generator"])
     elif warm is not None or own is not None:
         # Where any first rows must be a random subsample; undone below.
-        order = torch.randperm(p, generator=generator) if solver.subsamples else None
+        order = torch.randperm(p, generator=generator) if solver.subsamples and not dealt else None
         Z = own if warm is None else warm.Z
         assert Z is not None
-        Z = (Z if order is None else Z[order.to(Z.device)])[shard(team)]
+        Z = Z if dealt else (Z if order is None else Z[order.to(Z.device)])[shard(team)]
     elif every_row and (solver.every_row or not solver.subsamples):
         Z, order = source.take(torch.arange(n)[shard(team)]).X, None  # row for row, so that the model does not depend on a seed
     else:
@@ -203,7 +209,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
                 }
             )
     mean = solver.intercept(mean)
-    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run, team)
+    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run, team, ends)
     state = None
     if run and run.saved:
         state = state_of(run.saved, device)
@@ -211,7 +217,8 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         watch.restore(run.saved["watch"], run.saved.get("dealt", {}), device)
         log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
     elif warm is not None and solver.name != "direct":
-        alpha = (warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)])[shard(team)].to(device, plan.torch_dtype)
+        alpha = warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]
+        alpha = (alpha if dealt else alpha[shard(team)]).to(device, plan.torch_dtype)
         state = solvers.State(plan, alpha, torch.zeros_like(alpha))
     if not (run and run.saved and run.saved["finished"] and state):
         rows = source if team.size == 1 else rows_of(keep=keep, comm=team)
@@ -260,14 +267,16 @@ def _by_one(comm: Communicator, solve: Callable[[], solvers.State], watch: Watch
 
 
 def _identity(estimator: KernelEstimator, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:
-    passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state")
+    passing = ("callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state", "ranks")
     settings = {name: value for name, value in estimator.get_params(deep=False).items() if name not in passing}
     sizes = {"rows": source.n, "features": source.d, "outputs": source.c, "device": source.device.type}
     some = source.some(64)
     return run_identity({**sizes, **settings}, y if keep is None else y[keep.to(y.device)], some.w, some.X)
 
 
-def _solver(estimator: KernelEstimator, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool) -> tuple[solvers.Solver, Plan]:
+def _solver(
+    estimator: KernelEstimator, base: Plan, kernel: Kernel | None, fixed: int | None, anew: bool, network: Network | None
+) -> tuple[solvers.Solver, Plan]:
     """The solver, and the plan's sizes with the number of centers. `anew`: centers are rows of this data, still to be chosen."""
     n = base.n
     if not is_auto(estimator.solver):
@@ -277,7 +286,7 @@ def _solver(estimator: KernelEstimator, base: Plan, kernel: Kernel | None, fixed
     base = replace(base, p=fixed or n, every_row=anew and (fixed or n) == n)
     if direct_is_instant(n, base.p, base.budget):
         return solvers.Direct(), base
-    base = replace(base, rates=measure(kernel, base.d, base.precision, base.device))
+    base = replace(base, rates=replace(measure(kernel, base.d, base.precision, base.device), network=network))
     if fixed is None:
         base = solvers.affordable(base)
     table = solvers.forecast(base)

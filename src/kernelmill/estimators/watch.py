@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning import Plan
-from ..runs import Run
+from ..runs import Ends, Run
 from ..solvers import Event, Solver
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ class Watch:
         plan: Plan,
         run: Run | None = None,
         comm: Communicator | None = None,
+        ends: Ends | None = None,
     ):
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
         self.stopped, self.interrupted, self._run = False, False, run
-        self._comm = comm or Alone()
+        self._comm, self._ends = comm or Alone(), ends
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
         given = estimator.callbacks
@@ -70,7 +71,7 @@ class Watch:
             self.history.append(row)
         for callback in self._callbacks:
             stop = bool(callback(event)) or stop
-        ending, due = (self._run.ending, self._run.due(event)) if self._run else (False, False)
+        ending, due = self._ends is not None and self._ends.wanted, self._run is not None and self._run.due(event)
         if self._comm.size > 1 and event.kind != "start":  # all ranks do the same: what any of them wants, and rank 0 finds due
             wishes = torch.tensor([stop, ending, due and self._comm.rank == 0], dtype=torch.float64)
             stop, ending, due = (bool(wish) for wish in self._comm.all_sum(wishes, patient=True).tolist())

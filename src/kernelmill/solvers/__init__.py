@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import InputError, one_of
 from .askotch import ASkotch
-from .auto import Candidate, Forecast, affordable, forecast, plan, predicted
+from .auto import Candidate, Forecast, affordable, forecast, plan, predicted, seconds
 from .base import Event, OnEvent, Solver, State, Uncertainty
 from .direct import Direct
 from .eigenpro1 import EigenPro1
@@ -61,4 +61,5 @@ __all__ = [
     "Solver",
     "State",
     "resolve",
+    "seconds",
 ]

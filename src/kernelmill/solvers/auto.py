@@ -9,7 +9,7 @@ from .. import kernels
 from ..costs import direct, eigenpro2, eigenpro4, falkon
 from ..errors import InputError
 from ..planning import Plan, device_of, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
-from ..rates import measure
+from ..rates import Network, measure
 from .base import Solver
 from .direct import Direct
 from .eigenpro2 import EigenPro2
@@ -165,17 +165,21 @@ def plan(
     memory_budget: int | str | None = None,
     x_bytes: int = 4,
     regression: bool = False,
+    ranks: int = 1,
+    network: Network | None = None,
 ) -> Forecast:
     """What a fit of this size would take here, without any data: a table of solvers, seconds and memory, the fastest that fits marked.
 
     Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes: bytes of one feature as it will be
-    given, regression: targets are numbers, not classes.
+    given, regression: targets are numbers, not classes. ranks: processes or GPUs like this one that would share the centers, over a
+    `network` of `kernelmill.rates.Network(latency, bandwidth)`; without one, sums over ranks are taken to cost nothing.
     `.plan` is the chosen plan.
     """
     for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):
         whole(name, value, 1)
     whole("n_centers", n_centers, 1)
     whole("epochs", epochs, 1)
+    whole("ranks", ranks, 1)
     device = device_of(device)
     chosen = None if is_auto(kernel) else kernels.resolve(kernel)
     budget = parse_bytes(memory_budget, device)
@@ -197,6 +201,7 @@ def plan(
         every_row=p == n,
         tile_bytes=tile_bytes(budget, device),
         budget=budget,
-        rates=measure(chosen, d, rounded, device),
+        ranks=ranks,
+        rates=replace(measure(chosen, d, rounded, device), network=network),
     )
     return forecast(base if n_centers else affordable(base))
