@@ -22,6 +22,7 @@ PARTS = ("train", "test")
 KINDS: dict[str, tuple[type, ...]] = {
     "n_centers": (int,),
     "epochs": (int,),
+    "ranks": (int,),
     "random_state": (int,),
     "ridge": (float, int),
     "validation_fraction": (float, int),

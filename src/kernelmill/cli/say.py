@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from .. import errors
 
-USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, BUG, INTERRUPTED = 2, 3, 4, 5, 6, 7, 1, 130
+USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, LOST, BUG, INTERRUPTED = 2, 3, 4, 5, 6, 7, 8, 1, 130
 EXIT_CODES = {
     0: "done",
     BUG: "an error of kernelmill itself",
@@ -29,6 +29,7 @@ EXIT_CODES = {
     CHECKPOINT: "a checkpoint that cannot be gone on from",
     WRITING: "an output that cannot be written",
     MEMORY: "not enough memory",
+    LOST: "another process of the same job was lost",
     INTERRUPTED: "stopped by Ctrl-C",
     143: "ended by SIGTERM, after a checkpoint",
 }
@@ -39,19 +40,25 @@ class CannotWrite(Exception):
     """An output could not be written; the message is for the user."""
 
 
+def rank() -> int:
+    """This process's number in a torchrun job: the first one speaks and writes for all."""
+    return int(os.environ["RANK"]) if os.environ.get("RANK", "").isdigit() and "WORLD_SIZE" in os.environ else 0
+
+
 def words(quiet: bool = False) -> Console:
     """Where words for people go."""
-    return Console(stderr=True, highlight=False, quiet=quiet, soft_wrap=True)
+    return Console(stderr=True, highlight=False, quiet=quiet or rank() > 0, soft_wrap=True)
 
 
 def results() -> Console:
     """Where tables go that may be piped on."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), quiet=rank() > 0)
 
 
 def as_json(value: Any) -> None:
     """One JSON object on stdout."""
-    print(json.dumps(value, default=_plain, allow_nan=False), flush=True)
+    if rank() == 0:
+        print(json.dumps(value, default=_plain, allow_nan=False), flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -86,9 +93,10 @@ def command(function: Command) -> Command:
             raise typer.Exit(0) from None
         except BaseException as error:
             code, text = _meaning(error)
+            aloud = Console(stderr=True, highlight=False, soft_wrap=True)
             if kwargs.get("debug"):
-                words().print_exception()
-            words().print(f"[bold red]error:[/] {escape(text)}")
+                aloud.print_exception()
+            aloud.print(f"{f'rank {rank()}: ' if rank() else ''}[bold red]error:[/] {escape(text)}")
             if kwargs.get("json_"):
                 with suppress(OSError):
                     as_json({"error": text, "exit_code": code})
@@ -105,6 +113,7 @@ def _meaning(error: BaseException) -> tuple[int, str]:
         (errors.DataFileError, DATA),
         (errors.ModelFileError, MODEL),
         (errors.CheckpointError, CHECKPOINT),
+        (errors.RankError, LOST),
         (errors.KernelmillError, USAGE),
     ]
     for kind, code in kinds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,7 +12,10 @@ from rich.markup import escape
 from ..errors import InputError
 from .glance import glance
 from .inputs import configured, parameters, table_of, target_of, task_of
-from .say import CannotWrite, as_json, check_writable, command, duration, finite, results, unwritable, words
+from .say import CannotWrite, as_json, check_writable, command, duration, finite, rank, results, unwritable, words
+
+if TYPE_CHECKING:
+    from ..data import Table
 
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="A .csv, .parquet, .arrow, .npy, .npz or .h5 file, or a folder of them.")]
 Target = Annotated[str | None, typer.Option(help="The column to predict. Not needed where one is called y, target, label or class.")]
@@ -42,6 +45,9 @@ def train(
     validation_fraction: Annotated[float | None, typer.Option(help="Part of the rows kept out for a validation score.")] = None,
     random_state: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: as many as pay)")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of the run's checkpoints. (default: the model's name + .run)")] = None,
@@ -71,11 +77,16 @@ def train(
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
     from .. import KernelClassifier, KernelRegressor
+    from ..distributed import restarted
     from ..estimators.scores import validation_score
+    from ..estimators.workers import workers
     from ..report import kernel_line
     from ..runs import discard
 
-    _check_places(folder, run, bool(settings.get("resume")))
+    if restarted():
+        settings["resume"] = True
+    if rank() == 0:
+        _check_places(folder, run, bool(settings.get("resume")))
     table = table_of(data, part or "train", settings.get("memory_budget"))
     name = target_of(table, target)
     kind, why = task_of(table.column(name), name, task)
@@ -84,9 +95,9 @@ def train(
     if kind == "regression" and chosen.pop("class_weight", None):
         say.print("[yellow]note:[/] --class-weight is for classes, and has no effect here.")
     read = time.perf_counter() - started
-    chosen |= {"checkpoint": run, "checkpoint_every": "5m" if every is None else every, "verbose": 0 if json_ else 1}
+    chosen |= {"checkpoint": run, "checkpoint_every": "5m" if every is None else every, "verbose": 0 if json_ or rank() else 1}
     model: Any = (KernelClassifier if kind == "classification" else KernelRegressor)(**chosen)
-    model.fit(table, name, weight)
+    model.fit(table if workers(model, table, name) == 1 else _for_all(table, data), name, weight)
     if model._interrupted:
         kept = f"go on with the same command and --resume; what was learned is in {str(run)!r}" if _written(run) else "nothing was kept"
         raise KeyboardInterrupt(f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; {kept}.")
@@ -95,7 +106,7 @@ def train(
     except OSError as error:
         kept = f" The finished run is kept in {str(run)!r}: the same command with --resume writes the model." if _written(run) else ""
         raise CannotWrite(unwritable(error, folder) + kept) from None
-    if run:
+    if run and rank() == 0:
         discard(run)
     seconds = time.perf_counter() - started
     facts = {
@@ -121,6 +132,13 @@ def train(
     shown = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel, {facts['solver']} solver{held}"
     results().print(f"Done in {duration(seconds)}: {escape(shown)}.\nModel: {escape(str(folder))}")
     say.print(f"Next: [bold]kernelmill evaluate {escape(str(folder))} DATA[/], predict, or report.")
+
+
+def _for_all(table: Table, data: Path) -> Any:
+    """What each of several processes is given: the file, to open by itself, or the arrays of the part that was taken of it."""
+    if data.suffix.lower() == ".npz" and data.is_file():
+        return {name: table.column(name) for name in table.fields}
+    return data
 
 
 def _outlook(settings: dict[str, Any]) -> str:

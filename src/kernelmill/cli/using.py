@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..errors import InputError
 from .inputs import table_of, target_of
-from .say import CannotWrite, as_json, check_writable, command, finite, results, unwritable, words
+from .say import CannotWrite, as_json, check_writable, command, finite, rank, results, unwritable, words
 from .training import AsJson, Data, Debug, Part, Target
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")]
@@ -42,7 +42,7 @@ def predict(
     if out.exists() and data.exists() and out.samefile(data):
         raise InputError(f"--out {str(out)!r} is the data itself; choose another file.")
     check_writable(out)
-    estimator = _loaded(model)
+    estimator = _loaded(model, ranks="auto")
     table = table_of(data, part or "test", None, estimator.text_columns())
     columns: dict[str, Any] = {name: table.column(name) for name in (keep.split(",") if keep else [])}
     classes = getattr(estimator, "classes_", None)
@@ -61,7 +61,8 @@ def predict(
     made = [name for name in columns if name == "prediction" or name.startswith("probability of ") or name in ("lower", "upper")]
     if keep and (clash := set(keep.split(",")) & set(made)):
         raise InputError(f"--keep {min(clash)!r} has the name of a prediction; rename that column first.")
-    _write(out, columns)
+    if rank() == 0:
+        _write(out, columns)
     if json_:
         as_json({"out": str(out), "rows": table.n, "columns": list(columns)})
     else:
@@ -81,9 +82,9 @@ def evaluate(
     """Compare a model's predictions with the known targets of a data file."""
     if html:
         check_writable(html)
-    estimator = _loaded(model)
+    estimator = _loaded(model, ranks="auto")
     found, where = _evaluated(estimator, data, target, part)
-    if html:
+    if html and rank() == 0:
         _write_page(html, estimator, model, found, where)
     if json_:
         as_json(finite(found.to_dict()))
@@ -106,7 +107,8 @@ def report(
     check_writable(path)
     estimator = _loaded(model)
     found, where = (None, "") if data is None else _evaluated(estimator, data, target, part)
-    _write_page(path, estimator, model, found, where)
+    if rank() == 0:
+        _write_page(path, estimator, model, found, where)
     if json_:
         as_json({"out": str(path)})
     else:
@@ -128,7 +130,8 @@ def export(
     check_writable(out)
     estimator = _loaded(model)
     try:
-        estimator.to_onnx(out)
+        if rank() == 0:
+            estimator.to_onnx(out)
     except OSError as error:
         raise CannotWrite(unwritable(error, out)) from None
     inputs = [input_name(name) for name in estimator.encoder_.inputs] if estimator.encoder_ is not None else ["X"]
@@ -138,10 +141,11 @@ def export(
         results().print(f"ONNX file written to {escape(str(out))}; its inputs: {escape(', '.join(inputs))}.")
 
 
-def _loaded(folder: Path) -> Any:
+def _loaded(folder: Path, ranks: Any = 1) -> Any:
+    """The model; with ranks="auto" all processes of a torchrun job share it, and predict together."""
     from .. import load
 
-    return load(folder)
+    return load(folder, ranks=ranks)
 
 
 def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None) -> tuple[Any, str]:
