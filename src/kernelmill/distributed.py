@@ -8,10 +8,14 @@ cards: rank r has rows r, r + size, r + 2·size, …
 from __future__ import annotations
 
 import atexit
+import hashlib
 import io
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -22,8 +26,10 @@ from .errors import InputError, RankError
 
 T = TypeVar("T")
 
-STEP_SECONDS = 20.0  # that a sum in the middle of training may take: a rank that is gone is noticed within this
-PATIENT_SECONDS = 1800.0  # that ranks wait for each other elsewhere: one may still read, tune or write
+SILENCE = 20.0  # seconds without a word after which a rank is taken for lost
+PATIENCE = 7 * 86400.0  # seconds that ranks wait for one that is heard of: it may still read, tune, solve or write
+MEETING = 600.0  # seconds in which all ranks of a job must have come
+LOST = 8  # exit code of a process that is ended because another one was lost
 TILES = 4  # parts in which a sum over ranks is begun while the next is computed
 TILE_ROWS = 128  # the least rows of such a part
 
@@ -32,7 +38,7 @@ class Communicator(Protocol):
     rank: int
     size: int
 
-    def all_sum(self, value: Tensor, patient: bool = False) -> Tensor:
+    def all_sum(self, value: Tensor) -> Tensor:
         """The sum over ranks, the same bits on each."""
         ...
 
@@ -44,8 +50,8 @@ class Communicator(Protocol):
         """What rank 0 makes, on every rank: the others wait for it. An error of rank 0 is raised on all."""
         ...
 
-    def lockstep(self, on: bool) -> None:
-        """Whether ranks are in the middle of training, where none waits long for another."""
+    def training(self, on: bool) -> None:
+        """Whether ranks are in the middle of training, all of them."""
         ...
 
 
@@ -92,7 +98,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def all_sum(self, value: Tensor, patient: bool = False) -> Tensor:
+    def all_sum(self, value: Tensor) -> Tensor:
         return value
 
     def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
@@ -101,7 +107,7 @@ class Alone:
     def same(self, make: Callable[[], T]) -> T:
         return make()
 
-    def lockstep(self, on: bool) -> None:
+    def training(self, on: bool) -> None:
         pass
 
 
@@ -111,7 +117,7 @@ class ThreadRank:
     def __init__(self, rank: int, size: int, barrier: threading.Barrier, board: list[Any]):
         self.rank, self.size, self._barrier, self._board = rank, size, barrier, board
 
-    def all_sum(self, value: Tensor, patient: bool = False) -> Tensor:
+    def all_sum(self, value: Tensor) -> Tensor:
         self._board[self.rank] = value
         self._barrier.wait(timeout=120)
         total = torch.zeros_like(value)
@@ -132,7 +138,7 @@ class ThreadRank:
         self._barrier.wait(timeout=120)
         return value
 
-    def lockstep(self, on: bool) -> None:
+    def training(self, on: bool) -> None:
         pass
 
 
@@ -163,55 +169,80 @@ def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
 
 
 class Ranks:
-    """The processes of a torchrun job. Sums of tensors on GPUs of their own go by NCCL, others by Gloo. Several groups of the same ranks
-    differ in how long they wait."""
+    """The processes of a torchrun job. Sums of tensors on GPUs of their own go by NCCL, others by Gloo. Ranks wait for each other as long
+    as it takes, while all of them are heard of."""
 
     def __init__(self, device: str):
         import torch.distributed as dist
 
-        self._dist, self._device, self._stepping = dist, torch.device(device), False
+        self._dist, self._device, self._training, self._broken = dist, torch.device(device), False, False
         own_gpu = self._device.type == "cuda" and local_size() <= torch.cuda.device_count() and dist.is_nccl_available()
         self.backend = "nccl" if own_gpu else "gloo"
         if not dist.is_initialized():
-            dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENT_SECONDS))
-            atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            self._store, token = meet(rank, size)
+            store = dist.PrefixStore(token, self._store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE))
+            atexit.register(self._leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._host = self._group("gloo", PATIENT_SECONDS)
-        self._slow = self._host if self.backend == "gloo" else self._group(self.backend, PATIENT_SECONDS)
-        self._steps = self._group(self.backend, step_seconds())
-
-    def _group(self, backend: str, seconds: float) -> Any:
-        return self._dist.new_group(backend=backend, timeout=timedelta(seconds=seconds))
+        self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
+        self._sums = self._host if self.backend == "gloo" else dist.new_group(backend=self.backend, timeout=timedelta(seconds=PATIENCE))
+        self._pulse: Pulse | None = None
+        if self.size > 1 and "MASTER_ADDR" in os.environ:
+            self._pulse = Pulse(self, self.same(lambda: os.urandom(8).hex()))
 
     def __reduce__(self) -> Any:
         raise InputError("a model that is spread over ranks cannot be pickled; use its save(), which all ranks call together.")
 
-    def _begin(self, value: Tensor, patient: bool) -> Callable[[], Tensor]:
-        group = self._steps if self._stepping and not patient else self._slow
+    def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
         total = value.contiguous().clone()
         if self.backend == "nccl":
             total = total.to(self._device)
         elif total.dtype == torch.bfloat16:
             total = total.float()  # which Gloo cannot add
-        try:
-            work = self._dist.all_reduce(total, group=group, async_op=True)
-        except RuntimeError as error:
-            raise lost(error) from None
+        work = self._begun(lambda: self._dist.all_reduce(total, group=self._sums, async_op=True))
 
         def wait() -> Tensor:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise lost(error) from None
+            if self.backend == "nccl":
+                work.wait()  # the GPU waits, not this thread
+            else:
+                self._wait(work)
             return total.to(value)
 
         return wait
 
-    def all_sum(self, value: Tensor, patient: bool = False) -> Tensor:
-        return self._begin(value, patient)()
+    def all_sum(self, value: Tensor) -> Tensor:
+        return self.start_sum(value)()
 
-    def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
-        return self._begin(value, False)
+    def _begun(self, begin: Callable[[], Any]) -> Any:
+        try:
+            return begin()
+        except RuntimeError:
+            raise self._gone("its connection was closed") from None
+
+    def _gone(self, why: str) -> RankError:
+        self._broken = True
+        return RankError(GONE.format(why))
+
+    def _leave(self) -> None:
+        """At the end of this process. What a lost rank left unfinished would be waited for: it is dropped."""
+        if self._broken:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(LOST)
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+    def _wait(self, work: Any) -> None:
+        while True:
+            if self._pulse is not None and self._pulse.lost:
+                raise self._gone(self._pulse.lost)
+            try:
+                work.wait(timeout=timedelta(seconds=1))
+                return
+            except RuntimeError as error:
+                if "timed out" not in str(error) and "imeout" not in str(error):
+                    raise self._gone("its connection was closed") from None
 
     def same(self, make: Callable[[], T]) -> T:
         made: tuple[Any, Any] = None, None
@@ -220,10 +251,7 @@ class Ranks:
                 made = make(), None
             except Exception as error:
                 made = None, error
-        try:
-            made = self._given(made)
-        except RuntimeError as error:
-            raise lost(error) from None
+        made = self._given(made)
         if made[1] is not None:
             raise made[1]
         return made[0]
@@ -233,9 +261,9 @@ class Ranks:
         if self.rank == 0:
             torch.save(made, buffer)
         size = torch.tensor([buffer.getbuffer().nbytes])
-        self._dist.broadcast(size, 0, group=self._host)
+        self._wait(self._begun(lambda: self._dist.broadcast(size, 0, group=self._host, async_op=True)))
         data = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-        self._dist.broadcast(data, 0, group=self._host)
+        self._wait(self._begun(lambda: self._dist.broadcast(data, 0, group=self._host, async_op=True)))
         if self.rank == 0:
             return made
 
@@ -245,25 +273,101 @@ class Ranks:
         # Sent by this job's own rank 0: what it holds is as much to be trusted as this process itself.
         return torch.load(io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False)
 
-    def lockstep(self, on: bool) -> None:
-        self._stepping = on
+    def training(self, on: bool) -> None:
+        self._training = on
+
+    def give_up(self, why: str) -> None:
+        """End this process where its thread waits for a GPU, and cannot be told."""
+        if self.backend == "nccl" and self._training:
+            print(f"rank {self.rank}: error: {GONE.format(why)}", file=sys.stderr, flush=True)
+            os._exit(LOST)
 
 
-def lost(error: BaseException) -> RankError:
-    """What a failed sum means to the user."""
-    text = " ".join(str(error).split())
-    why = "none came for too long" if "imed out" in text or "imeout" in text else "its connection was closed"
-    return RankError(f"another rank was lost ({why}); start the job again with resume=True to go on from its last checkpoint.")
+def meet(rank: int, size: int) -> tuple[Any, str]:
+    """The job's store, and a name under which these very processes meet in it. torchrun keeps one store for a job that it starts again:
+    what an earlier process of the same rank left there must not be taken for this one's."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    limit = timedelta(seconds=MEETING)
+    store = torch.distributed.TCPStore(address, port, None, rank == 0 and not agent, limit, wait_for_workers=False)
+    own, until = os.urandom(8).hex(), time.monotonic() + MEETING
+
+    def said(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    store.set(f"kernelmill/here/{rank}", own)
+    while time.monotonic() < until:
+        if rank == 0:  # a roll of those who are here, until all of them have found themselves in it
+            here = [said(f"kernelmill/here/{other}") for other in range(size)]
+            if all(here) and said("kernelmill/roll") != "/".join(here):
+                store.set("kernelmill/roll", "/".join(here))
+            seen = [said(f"kernelmill/seen/{other}") for other in range(1, size)]
+            if all(here) and all(each == "/".join(here) for each in seen):
+                store.set("kernelmill/begin", "/".join(here))
+        roll = said("kernelmill/roll")
+        if roll.split("/")[rank : rank + 1] == [own]:
+            store.set(f"kernelmill/seen/{rank}", roll)
+            if said("kernelmill/begin") == roll:
+                return store, hashlib.sha256(roll.encode()).hexdigest()[:16]
+        time.sleep(0.02)
+    raise RankError(f"rank {rank} waited {MEETING:g} s, and not all {size} ranks of the job came; look at the others' errors.")
 
 
-def step_seconds() -> float:
-    text = os.environ.get("KERNELMILL_STEP_SECONDS", "")
+GONE = "another rank was lost ({}); start the job again with resume=True to go on from its last checkpoint."
+
+
+class Pulse:
+    """Every rank says in the job's store that it is there, and listens to the next one."""
+
+    def __init__(self, ranks: Ranks, token: str):
+        self._ranks, self._token, self._silence = ranks, token, silence()
+        self._following, self._heard, self._told = (ranks.rank + 1) % ranks.size, time.monotonic(), ""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self._store = torch.distributed.TCPStore(address, port, is_master=False, wait_for_workers=False)
+        for work in (self._beat, self._watch):
+            threading.Thread(target=work, daemon=True, name="kernelmill-pulse").start()
+
+    @property
+    def lost(self) -> str:
+        """Who is not heard of any more, or nothing."""
+        if not self._told and time.monotonic() - self._heard > self._silence:
+            self._told = f"nothing was heard of rank {self._following} for {self._silence:g} s"
+        return self._told
+
+    def _key(self, name: Any) -> str:
+        return f"kernelmill/{self._token}/{name}"
+
+    def _beat(self) -> None:
+        """May hang with the network: then nothing is heard any more, which is what `lost` goes by."""
+        last, count = "", 0
+        while True:
+            time.sleep(self._silence / 10)
+            count += 1
+            with suppress(RuntimeError, OSError):
+                self._store.set(self._key(self._ranks.rank), str(count))
+                if self.lost:
+                    self._store.set(self._key("lost"), self.lost)
+                if self._store.check([self._key("lost")]):
+                    self._told = self._told or self._store.get(self._key("lost")).decode()
+                if self._store.check([self._key(self._following)]):
+                    now = self._store.get(self._key(self._following)).decode()
+                    last, self._heard = now, self._heard if now == last else time.monotonic()
+
+    def _watch(self) -> None:
+        while not self.lost:
+            time.sleep(self._silence / 20)
+        self._ranks.give_up(self.lost)
+
+
+def silence() -> float:
+    """Seconds without a word after which a rank is taken for lost."""
+    text = os.environ.get("KERNELMILL_SILENCE", "")
     try:
-        value = float(text) if text else STEP_SECONDS
+        value = float(text) if text else SILENCE
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise InputError(f"KERNELMILL_STEP_SECONDS={text!r} is set, expected a number of seconds above 0.")
+        raise InputError(f"KERNELMILL_SILENCE={text!r} is set, expected a number of seconds above 0.")
     return value
 
 

@@ -138,7 +138,7 @@ class Run:
                 found = read(path, self.team)
             except CheckpointError as damaged:
                 error = str(damaged)
-            if everybody.all_sum(torch.tensor(float(found is not None)), patient=True).item() == everybody.size:
+            if everybody.all_sum(torch.tensor(float(found is not None))).item() == everybody.size:
                 return found
             said.append(error)
             if everybody.rank == 0 or found is None:
@@ -207,7 +207,7 @@ class Run:
                 self._write_part(aside if self.team.size == 1 else aside / PART.format(self.team.rank, self.team.size), content)
             except OSError as error:
                 failed = error.strerror
-            if self.team.all_sum(torch.tensor(float(failed is not None)), patient=True).item() == 0:
+            if self.team.all_sum(torch.tensor(float(failed is not None))).item() == 0:
                 try:
                     self.team.same(lambda: self._rename(aside, name))
                     return True

@@ -54,7 +54,7 @@ class Watch:
 
     def __call__(self, event: Event) -> bool:
         if event.kind == "start":
-            self._comm.lockstep(True)
+            self._comm.training(True)
         row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
         if event.note:
             row["note"] = event.note
@@ -74,12 +74,12 @@ class Watch:
         ending, due = self._ends is not None and self._ends.wanted, self._run is not None and self._run.due(event)
         if self._comm.size > 1 and event.kind != "start":  # all ranks do the same: what any of them wants, and rank 0 finds due
             wishes = torch.tensor([stop, ending, due and self._comm.rank == 0], dtype=torch.float64)
-            stop, ending, due = (bool(wish) for wish in self._comm.all_sum(wishes, patient=True).tolist())
+            stop, ending, due = (bool(wish) for wish in self._comm.all_sum(wishes).tolist())
         if self._run and due:
             self._run.note(event, self.kept(), self.stopped)
         self.interrupted = self.interrupted or ending
         if event.kind == "end":
-            self._comm.lockstep(False)
+            self._comm.training(False)
         return stop or ending
 
     def kept(self) -> dict[str, Any]:

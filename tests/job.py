@@ -1,0 +1,118 @@
+"""What one process of a job does, for test_ranks.py: `python job.py WORK FOLDER`, with a rank in its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kernelmill import KernelClassifier, KernelRegressor, load, planning
+from kernelmill.distributed import gather, join
+from kernelmill.kernels import Laplacian
+from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4
+
+SOLVERS = {
+    "eigenpro4 cholesky": (EigenPro4(s=50, q=10, projection="cholesky"), 0.1),
+    "eigenpro4 carried": (EigenPro4(s=50, q=10, projection="carried"), 0.1),
+    "eigenpro4 one pass": (EigenPro4(s=50, q=10, projection="one_pass"), 0.0),
+    "eigenpro4 paper": (EigenPro4(s=50, q=10, projection="one_pass", recipe="paper", m=20), 0.0),
+    "eigenpro3": (EigenPro3(s=50, q=10, m=60, projection="carried"), 0.1),
+    "eigenpro2": (EigenPro2(s=40, q=10), 0.1),
+    "eigenpro1": (EigenPro1(q=10), 0.1),
+}
+
+
+def weights_of_solvers(comm) -> dict[str, torch.Tensor]:
+    from conftest import make_problem
+
+    planning.PASS_ROWS = 32
+    found = {}
+    for name, (solver, ridge) in SOLVERS.items():
+        problem = make_problem(n=101 if solver.every_row else 301, p=101)
+        own = problem.solve(solver, epochs=3, ridge=ridge, comm=comm).alpha
+        found[name] = gather(comm, own, 0, 101)
+    return found
+
+
+def data(n: int = 1501) -> tuple[np.ndarray, np.ndarray]:
+    g = np.random.default_rng(0)
+    X = g.normal(size=(n, 4))
+    return X, np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * g.normal(size=n)
+
+
+SETTINGS = dict(kernel=Laplacian(3.0), n_centers=151, random_state=0, epochs=3, solver=EigenPro4(s=60, q=6, projection="carried"))
+
+
+def whole(model) -> torch.Tensor:
+    return gather(model.model_.comm, model.model_.alpha, 0, model.model_.n_centers)
+
+
+def solvers(folder: Path) -> None:
+    comm = join("cpu")
+    found = weights_of_solvers(comm)
+    if comm.rank == 0:
+        torch.save(found, folder / f"weights-{comm.size}.pt")
+
+
+def estimators(folder: Path) -> None:
+    """A fit with rows held out and early stopping, a classification from a streamed file, one that is not shared out, a warm start."""
+    X, y = data()
+    model = KernelRegressor(**SETTINGS, validation_fraction=0.1, early_stopping=True, ridge=0.1).fit(X, y)
+    rank, size = model._comm.rank, model._comm.size
+    assert size == 1 or len(model.model_.alpha) == len(range(rank, 151, size))
+    found = {"regression": whole(model), "score": model.score(X, y), "scores": [row.get("validation_score") for row in model.history_]}
+    model.save(folder / f"model-{size}")
+    found["loaded"] = load(folder / f"model-{size}").predict(X[:50])
+    alone = load(folder / f"model-{size}", ranks=1)
+    assert alone.model_.n_centers == len(alone.model_.Z) == 151
+    np.testing.assert_allclose(alone.predict(X[:50]), found["loaded"], atol=1e-12)
+    found["warm"] = model.set_params(warm_start=True).fit(X, y).score(X, y)
+    streamed = KernelClassifier(**SETTINGS, memory_budget="1MB").fit(folder / "d.npz", "label")
+    found["streamed"] = whole(streamed)
+    found["direct"] = (
+        KernelRegressor(kernel=Laplacian(3.0), n_centers=100, solver="direct", ridge=0.1, random_state=0).fit(X, y).predict(X[:50])
+    )
+    found["drawn"] = KernelRegressor(**{**SETTINGS, "random_state": None}).fit(X, y).score(X, y)
+    if rank == 0:
+        torch.save(found, folder / f"estimators-{size}.pt")
+
+
+def run(folder: Path) -> None:
+    """A run with checkpoints. Where there is a file kill-R, rank R is killed in the middle of its work after that many cycles."""
+    X, y = data()
+    rank, seen = int(os.environ.get("RANK", 0)), [0]
+    order = folder / f"kill-{rank}"
+
+    def note(event) -> None:
+        if event.kind == "projection":
+            seen[0] += 1
+            (folder / "cycles.new").write_text(str(seen[0]))
+            os.replace(folder / "cycles.new", folder / "cycles")
+            time.sleep(0.02)
+
+    def end() -> None:
+        cycles = int(order.read_text())
+        while not (folder / "cycles").exists() or int((folder / "cycles").read_text()) < cycles:
+            time.sleep(0.001)
+        order.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if order.exists():
+        threading.Thread(target=end, daemon=True).start()
+    model = KernelRegressor(**SETTINGS, ridge=0.1, checkpoint=folder / "run", checkpoint_every=0, resume=True, callbacks=note).fit(X, y)
+    alpha = whole(model)
+    if model._comm.rank == 0:
+        torch.save(alpha, folder / "alpha.pt")
+        (folder / "done.json").write_text(json.dumps({"ranks": model._comm.size, "stopped": model._interrupted}))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    {"solvers": solvers, "estimators": estimators, "run": run}[sys.argv[1]](Path(sys.argv[2]))
