@@ -113,6 +113,25 @@ def run(folder: Path) -> None:
         (folder / "done.json").write_text(json.dumps({"ranks": model._comm.size, "stopped": model._interrupted}))
 
 
+def gpu(folder: Path) -> None:
+    """In float64 and in float32, with the carried residual and an exact projection; ranks may share a GPU."""
+    g = np.random.default_rng(0)
+    X = g.normal(size=(20_001, 20))
+    y = (np.sin(X[:, 0]) * X[:, 1] > 0).astype(int)
+    found = {}
+    for precision in ("float64", "float32"):
+        for projection in ("carried", "cholesky"):
+            solver = EigenPro4(s=1000, q=100, projection=projection)
+            settings = dict(
+                kernel=Laplacian(5.0), n_centers=4001, random_state=0, epochs=2, device="cuda", precision=precision, solver=solver
+            )
+            model = KernelClassifier(**settings).fit(X, y)
+            found[precision, projection] = whole(model).cpu(), model.decision_function(X[:1000])
+    comm = join(planning.device_of("cuda"))
+    if comm.rank == 0:
+        torch.save((found, getattr(comm, "backend", "none"), comm.size), folder / "gpu.pt")
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    {"solvers": solvers, "estimators": estimators, "run": run}[sys.argv[1]](Path(sys.argv[2]))
+    {"solvers": solvers, "estimators": estimators, "run": run, "gpu": gpu}[sys.argv[1]](Path(sys.argv[2]))

@@ -226,3 +226,20 @@ def test_chunks_are_learned_on_the_gpu_as_on_the_cpu(data):
         assert model.model_.alpha.device.type == device
         scores.append(model.score(T, t))
     assert abs(scores[0] - scores[1]) < 0.02
+
+
+def test_ranks_give_the_same_weights(tmp_path):
+    """NCCL with one rank, and two ranks that share the GPU over Gloo. Several GPUs are not tested here."""
+    from job import gpu
+    from test_ranks import relative, run
+
+    gpu(tmp_path)
+    want, _, _ = torch.load(tmp_path / "gpu.pt", weights_only=False)
+    for ranks, backend in ((1, "nccl"), (2, "gloo")):
+        run("gpu", tmp_path, ranks)
+        found, by, size = torch.load(tmp_path / "gpu.pt", weights_only=False)
+        assert (by, size) == (backend, ranks)
+        for key in want:
+            print(ranks, key, relative(found[key][0], want[key][0]))
+            assert relative(found[key][0], want[key][0]) < (1e-8 if key[0] == "float64" else 0.05), (ranks, key)
+            assert np.abs(found[key][1] - want[key][1]).max() < (1e-8 if key[0] == "float64" else 2e-3), (ranks, key)

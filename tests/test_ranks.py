@@ -67,8 +67,8 @@ def finished(job: list[subprocess.Popen], timeout: float = 120) -> list[tuple[in
 
 
 def run(work: str, folder: Path, ranks: int) -> None:
-    for code, text in finished(started(work, folder, ranks)):
-        assert code == 0, text
+    said = finished(started(work, folder, ranks))
+    assert not any(code for code, _ in said), "\n".join(text[-3000:] for _, text in said)
 
 
 def relative(found: torch.Tensor, want: torch.Tensor) -> float:
@@ -277,9 +277,8 @@ def test_predicted_memory_and_seconds_fall_with_the_ranks():
     solver = EigenPro4(projection="carried")
     plans = [solver.plan(Plan(**{**base.to_dict(), "ranks": ranks})) for ranks in (1, 2, 4, 8)]
     assert len({(plan.s, plan.q, plan.projection, plan.control_variate) for plan in plans}) == 1
-    fixed = 3 * 8 * plans[0].s ** 2  # the eigensystem, which every rank has room for
-    for one, more in itertools.pairwise(plans):
-        assert more.bytes < max(0.65 * one.bytes, 1.2 * fixed)
+    assert all(more.bytes < 0.75 * one.bytes for one, more in itertools.pairwise(plans))  # some is of one size: factors made together
+    assert plans[-1].bytes < 0.3 * plans[0].bytes
     fast, slow = Network(1e-5, 1e11), Network(1e-3, 1e8)
     forecasts = [kernelmill.plan(n=10**6, d=90, n_centers=200_000, n_outputs=10, ranks=8, network=net) for net in (fast, slow)]
     alone = kernelmill.plan(n=10**6, d=90, n_centers=200_000, n_outputs=10)

@@ -268,7 +268,7 @@ class Ranks:
             return made
 
         def place(storage: Any, where: str) -> Any:
-            return storage if where == "cpu" else storage.cuda(self._device)
+            return storage if where == "cpu" else storage.to(device=self._device)
 
         # Sent by this job's own rank 0: what it holds is as much to be trusted as this process itself.
         return torch.load(io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False)
