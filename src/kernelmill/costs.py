@@ -59,7 +59,7 @@ def falkon(plan: Plan, rates: Rates) -> float:
 
 def eigenpro_setup(plan: Plan, rates: Rates) -> float:
     """The eigensystem of the subsample, its part on the centers, the step measured on fresh rows."""
-    p, s, q, fresh = plan.p, plan.s or 0, plan.q or 0, plan.fresh
+    p, s, q, fresh = plan.own, plan.s or 0, plan.q or 0, plan.fresh
     eigensystem = (12 * q * s * s if s > 4000 else 9 * s**3) / rates.products
     return (
         values64(s * s, plan, rates)
@@ -110,11 +110,21 @@ def pass_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
 
 
 def eigenpro4(plan: Plan, rates: Rates) -> float:
+    setup = eigenpro_setup(plan, rates)
+    if plan.projection == "cholesky":
+        setup += values64(plan.p**2, plan, rates) + factoring(plan.p, rates)
+    else:
+        m_Z = plan.m_Z or pass_rows(plan)
+        setup += math.ceil(plan.p / m_Z) / plan.ranks * (m_Z**3 / rates.factor) + values64(plan.own * m_Z, plan, rates)
+    return always(plan) + setup + eigenpro4_epochs(plan, rates)
+
+
+def eigenpro4_epochs(plan: Plan, rates: Rates) -> float:
+    """Steps and projections of all epochs."""
     n, p, c, s, q, item = plan.n, plan.own, plan.c, plan.s or 0, plan.q or 0, plan.itemsize
     m = batch_of(plan)
     T = plan.T or period(replace(plan, m=m))
     cycle, single = min(n, T * m), 2 * rates.products  # float32 operations a second
-    setup = eigenpro_setup(plan, rates)
     kept = 2 * item / rates.read * max(1.0, c / 10)
     a_row = p / rates.block * (1 if plan.keep_block or not plan.on_gpu else 2) + (p * kept if plan.keep_block else 0)
     a_row += (cycle / 2 / rates.block + 4 * s * q / single / (4 if plan.on_gpu else 1)) / plan.ranks
@@ -124,13 +134,11 @@ def eigenpro4(plan: Plan, rates: Rates) -> float:
     step += step_sums(plan, rates, m, step)
     cycles = math.ceil(n / cycle)
     if plan.projection == "cholesky":
-        setup += values64(plan.p**2, plan, rates) + factoring(plan.p, rates)
         project = 2 * 8 * plan.p**2 / 2 / rates.read
     else:
         m_Z = plan.m_Z or pass_rows(plan)
         batches = math.ceil(plan.p / m_Z)
         batch = max(m_Z * p / 2 * (1 / rates.block + kept) + 4 * m_Z * q / plan.ranks / single, 100 * rates.launch)
         project = batches * (batch + pass_sums(plan, rates, m_Z, batch))
-        setup += batches / plan.ranks * (m_Z**3 / rates.factor) + values64(p * m_Z, plan, rates)
     passes = cycles * plan.epochs - 1 + (plan.epochs - 1 if plan.control_variate else 0)
-    return always(plan) + setup + plan.epochs * n / m * step + max(0, passes) * project
+    return plan.epochs * n / m * step + max(0, passes) * project

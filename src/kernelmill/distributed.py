@@ -31,7 +31,7 @@ PATIENCE = 7 * 86400.0  # seconds that ranks wait for one that is heard of: it m
 MEETING = 600.0  # seconds in which all ranks of a job must have come
 LOST = 8  # exit code of a process that is ended because another one was lost
 TILES = 4  # parts in which a sum over ranks is begun while the next is computed
-TILE_ROWS = 128  # the least rows of such a part
+TILE_ROWS = 512  # the least rows of such a part: a block of fewer reads all centers for too little
 
 
 class Communicator(Protocol):
@@ -39,11 +39,11 @@ class Communicator(Protocol):
     size: int
 
     def all_sum(self, value: Tensor) -> Tensor:
-        """The sum over ranks, the same bits on each."""
+        """The sum over ranks, the same bits on each. `value` is given away: the sum may take its place."""
         ...
 
     def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
-        """The same, begun now; the call of what is returned waits for it. `value` is not to be changed meanwhile."""
+        """The same, begun now; the call of what is returned waits for it."""
         ...
 
     def same(self, make: Callable[[], T]) -> T:
@@ -195,7 +195,7 @@ class Ranks:
         raise InputError("a model that is spread over ranks cannot be pickled; use its save(), which all ranks call together.")
 
     def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
-        total = value.contiguous().clone()
+        total = value.contiguous()
         if self.backend == "nccl":
             total = total.to(self._device)
         elif total.dtype == torch.bfloat16:
@@ -247,10 +247,14 @@ class Ranks:
     def same(self, make: Callable[[], T]) -> T:
         made: tuple[Any, Any] = None, None
         if self.rank == 0:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(threads * local_size())  # the others wait: their cores are free
             try:
                 made = make(), None
             except Exception as error:
                 made = None, error
+            finally:
+                torch.set_num_threads(threads)
         made = self._given(made)
         if made[1] is not None:
             raise made[1]

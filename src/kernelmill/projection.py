@@ -17,7 +17,7 @@ from torch import Tensor
 from .distributed import Communicator, count, gather, largest, shard, start_gather
 from .errors import KernelmillError
 from .kernels import Points
-from .ops import KernelProduct
+from .ops import KernelProduct, transposed_product
 
 log = logging.getLogger("kernelmill")
 
@@ -184,7 +184,7 @@ class Pass:
             now = comm.all_sum(now)
             step, left = self.solved(start // self.m, Z_j, now) if self.steps is None else self.stepped(start, stop, own, Z_j, now)
             delta[own] = step[place]
-            r[before] -= K_jZ.T @ step
+            r[before] -= transposed_product(K_jZ, step)
             r[own] = left[place] + MF[own] @ V
             if self.steps is not None:
                 more = comm.start_sum(-(M[own].T @ step[place]))
@@ -235,8 +235,9 @@ class Pass:
         factors: dict[int, Factor | InverseFactor] = {}
         group: dict[int, Tensor] = {}
         together = max(1, stack_bytes // (8 * self.m * self.m))
+        ahead = self.start(0)
         for j in range(-(-self.p // self.m)):
-            Z_j = self.start(j * self.m)()
+            Z_j, ahead = ahead(), self.start((j + 1) * self.m)
             if j % comm.size != comm.rank:
                 continue
             if j == whole:  # a short last batch

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data import Batch, Source
 from ..distributed import Communicator, by_tiles, count, shard
 from ..kernels import Kernel, Points
-from ..ops import KernelProduct
+from ..ops import KernelProduct, transposed_product
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
@@ -301,9 +301,9 @@ class Blocks:
     def transposed(self, g: Tensor) -> Tensor:
         """K(X_m, Z)ᵀ g."""
         (rows, block), *others = self._parts
-        out = block.T @ g[rows]
+        out = transposed_product(block, g[rows])
         for rows, block in others:
-            out += block.T @ g[rows]
+            out += transposed_product(block, g[rows])
         return out
 
 

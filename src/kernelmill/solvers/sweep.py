@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data import Source
 from ..kernels import Points
-from ..ops import KernelProduct
+from ..ops import KernelProduct, transposed_product
 from ..planning import Plan
 from .base import Reporter
 
@@ -59,9 +59,7 @@ class Sweep:
         """Σ K(X_i, Z)ᵀ part(i) over the blocks, in float64: (p, columns)."""
         out = None
         for rows in self:
-            g = part(rows)
-            # (gᵀK)ᵀ is Kᵀg: with few columns and rows of K in a line, the BLAS is quicker at it.
-            block = ((g.T @ rows.K_XZ).T if isinstance(rows.K_XZ, Tensor) else rows.K_XZ.T @ g).double()
+            block = transposed_product(rows.K_XZ, part(rows)).double()
             out = block if out is None else out + block
         assert out is not None
         return out
