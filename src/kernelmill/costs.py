@@ -104,7 +104,7 @@ def pass_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
     solved = (
         rates.network.seconds(2 * m * plan.c * plan.itemsize, plan.ranks) if plan.solver != "eigenpro2" and keeps_factors(plan) else 0.0
     )
-    beside = rates.network.seconds(m * plan.d * plan.feature_bytes, plan.ranks) + rates.network.seconds(m * plan.itemsize, plan.ranks)
+    beside = rates.network.seconds(m * (plan.d * plan.feature_bytes + plan.itemsize), plan.ranks)
     beside += rates.network.seconds((plan.q or 0) * plan.c * plan.itemsize, plan.ranks)
     return few + solved + max(0.0, beside - computing)
 
@@ -140,5 +140,5 @@ def eigenpro4_epochs(plan: Plan, rates: Rates) -> float:
         batches = math.ceil(plan.p / m_Z)
         batch = max(m_Z * p / 2 * (1 / rates.block + kept) + 4 * m_Z * q / plan.ranks / single, 100 * rates.launch)
         project = batches * (batch + pass_sums(plan, rates, m_Z, batch))
-    passes = cycles * plan.epochs - 1 + (plan.epochs - 1 if plan.control_variate else 0)
-    return plan.epochs * n / m * step + max(0, passes) * project
+    passes = cycles * plan.epochs + (plan.epochs - 1 if plan.control_variate else 0)
+    return plan.epochs * n / m * step + passes * project

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import io
+import math
 import os
 import sys
 import threading
@@ -65,17 +66,31 @@ def count(comm: Communicator, rows: int) -> int:
     return max(0, (rows - comm.rank + comm.size - 1) // comm.size)
 
 
-def start_gather(comm: Communicator, mine: Tensor, start: int, stop: int) -> Callable[[], Tensor]:
-    """Rows start … stop of a sharded tensor, on every rank; `mine` are this rank's among them. Begun now, waited for by a call."""
+def start_together(comm: Communicator, place: Any, rows: int, *parts: Tensor) -> Callable[[], list[Tensor]]:
+    """Tensors of `rows` rows, on every rank; `parts` are this rank's rows of them, which stand at `place`. Begun now, waited for by a call.
+    They go as bytes, in one sum: where one rank has a row, the others add zeros."""
     if comm.size == 1:
-        return lambda: mine
-    whole = mine.new_zeros(stop - start, *mine.shape[1:])
-    whole[(comm.rank - start) % comm.size :: comm.size] = mine
-    return comm.start_sum(whole)
+        return lambda: list(parts)
+    flat = [part.reshape(len(part), math.prod(part.shape[1:])).contiguous().view(torch.uint8) for part in parts]
+    widths = [piece.shape[1] for piece in flat]
+    whole = torch.zeros(rows, sum(widths), dtype=torch.uint8, device=parts[0].device)
+    whole[place] = torch.cat(flat, 1)
+    wait = comm.start_sum(whole)
+
+    def gathered() -> list[Tensor]:
+        pieces = wait().split(widths, 1)
+        return [piece.contiguous().view(part.dtype).view(rows, *part.shape[1:]) for piece, part in zip(pieces, parts, strict=True)]
+
+    return gathered
+
+
+def start_gather(comm: Communicator, start: int, stop: int, *mine: Tensor) -> Callable[[], list[Tensor]]:
+    """Rows start … stop of sharded tensors, on every rank; `mine` are this rank's among them."""
+    return start_together(comm, slice((comm.rank - start) % comm.size, None, comm.size), stop - start, *mine)
 
 
 def gather(comm: Communicator, mine: Tensor, start: int, stop: int) -> Tensor:
-    return start_gather(comm, mine, start, stop)()
+    return start_gather(comm, start, stop, mine)()[0]
 
 
 def largest(comm: Communicator, value: float) -> float:
@@ -198,8 +213,6 @@ class Ranks:
         total = value.contiguous()
         if self.backend == "nccl":
             total = total.to(self._device)
-        elif total.dtype == torch.bfloat16:
-            total = total.float()  # which Gloo cannot add
         work = self._begun(lambda: self._dist.all_reduce(total, group=self._sums, async_op=True))
 
         def wait() -> Tensor:

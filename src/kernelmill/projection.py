@@ -200,8 +200,8 @@ class Pass:
         own = slice(count(self.comm, start), count(self.comm, stop))
         if start >= stop:
             return lambda: self.Z[own]
-        x, sq = (start_gather(self.comm, part[own], start, stop) for part in (self.Z.x, self.Z.sq))
-        return lambda: Points(x(), sq())
+        wait = start_gather(self.comm, start, stop, self.Z.x[own], self.Z.sq[own])
+        return lambda: Points(*wait())
 
     def solved(self, j: int, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
         """K_jj⁻¹ `now`, and what the jitter keeps back. A kept factor is on one rank, which solves for all."""

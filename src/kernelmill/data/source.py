@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..distributed import Alone, Communicator, shard
+from ..distributed import Alone, Communicator, shard, start_together
 from .order import Pieces, windows
 from .prefetch import ahead, one_ahead
 from .stream import Stream
@@ -234,11 +234,8 @@ def gathered(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
 
 
 def _started(part: Part, comm: Communicator) -> Callable[[], Batch]:
-    batch = part.batch
-    X = batch.X.new_zeros(len(batch), batch.X.shape[1])
-    X[part.place] = batch.X
-    wait = comm.start_sum(X)
-    return lambda: replace(batch, X=wait())
+    wait = start_together(comm, part.place, len(part.batch), part.batch.X)
+    return lambda: replace(part.batch, X=wait()[0])
 
 
 def source_of(X: Tensor | Stream, y: Tensor, **settings: Any) -> ArraySource | StreamSource:
