@@ -1,12 +1,14 @@
 """Several processes on one machine: time, memory of each, and what sums over ranks cost on networks that are only simulated.
 
-    python benchmarks/bench_ranks.py [--only time,memory,network]
+    python benchmarks/bench_ranks.py [--only time,memory,network,model]
 
 time:    one process with all cores against one process for each core, by turns, the same fit.
-memory:  the most that each of 1, 2 and 4 processes holds during a fit, beyond what it held before.
+memory:  the most that each of 1, 2 and 4 processes holds during a fit, beyond what it held before, which is X and y.
 network: one process that is rank 0 of many. It computes its own share; sums return its own part after the time that a network of set
          latency and bandwidth would take for them. "hidden" is the part of that time which the run did not become longer by; "predicted"
          is the cost model's, from this machine's rates.
+model:   on a GPU, what it does in a second, and one epoch predicted from that beside the same measured; then, by the same model, epochs on
+         many such GPUs. Their networks are assumed: NVLINK within eight, INFINIBAND beyond.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from common import Peak, show, write
-from kernelmill import KernelRegressor
+from common import Peak, show, teacher, write
+from kernelmill import KernelClassifier, KernelRegressor
 from kernelmill.costs import eigenpro4_epochs
 from kernelmill.data import ArraySource
 from kernelmill.distributed import shard
@@ -49,7 +51,7 @@ def task(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 def job(kind: str, folder: Path) -> None:
     """One of the processes: fit, and say how long it took and what it held."""
-    X, y = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("X", "y"))
+    X, y = (np.load(folder / f"{name}.npy") for name in ("X", "y"))
     solver = EigenPro4(s=2000, q=200, projection="carried", T=20 if kind == "memory" else None)
     settings = dict(kernel=Laplacian(10.0), n_centers=TASKS[kind]["p"], solver=solver, epochs=1, random_state=0, device="cpu")
     KernelRegressor(**{**settings, "n_centers": 500, "solver": "eigenpro4"}).fit(X[:1000], y[:1000])  # what is loaded once is not counted
@@ -171,6 +173,36 @@ def network() -> list[dict]:
     return rows
 
 
+NVLINK, INFINIBAND = Network(20e-6, 150e9), Network(20e-6, 40e9)  # what vendors promise for sums, less a fifth
+JOBS = [(10**7, 10**6), (10**8, 10**7), (10**9, 10**8)]  # rows, centers
+
+
+def model() -> list[dict]:
+    if not torch.cuda.is_available():
+        sys.exit("the model is made of a GPU's rates; --only time,memory,network runs without one.")
+    kernel, d = Laplacian(10.0), 1280
+    rates = measure(kernel, d, "float16", "cuda")
+    X, y = teacher(500_000, 0, "cuda")
+    settings = dict(kernel=kernel, n_centers=131_072, solver=EigenPro4(projection="carried"), epochs=1, random_state=0)
+    for _ in range(2):  # the first compiles
+        fitted = KernelClassifier(**settings).fit(X, y)
+    seconds = fitted.history_[-1]["seconds"]
+    rows = [{"n": 500_000, "p": 131_072, "GPUs": 1, "epoch s": eigenpro4_epochs(fitted.plan_, rates), "measured s": seconds}]
+    rows[0] |= {"GiB of each": fitted.plan_.bytes / 2**30, "summing share": 0.0, "fits": True}
+    for n, p in JOBS:
+        for ranks in (1, 8, 64, 256, 1024):
+            net = NVLINK if ranks <= 8 else INFINIBAND
+            base = Plan("eigenpro4", n, d, 10, p, precision="float16", device="cuda", x_bytes=2, epochs=1, budget=120 << 30, ranks=ranks)
+            plan = EigenPro4(projection="carried").plan(base)
+            alone, together = (eigenpro4_epochs(plan, replace(rates, network=of)) for of in (None, net))
+            fits = plan.bytes <= plan.budget
+            facts = {"GiB of each": plan.bytes / 2**30, "summing share": 1 - alone / together, "fits": fits}
+            rows.append({"n": n, "p": p, "GPUs": ranks, "epoch s": together, "measured s": None, **facts})
+    for row in rows:
+        row["rates"] = asdict(rates)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="time,memory,network")
@@ -178,10 +210,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.job:
         return job(options.job[0], Path(options.job[1]))
-    for name, work in (("time", times), ("memory", memory), ("network", network)):
+    for name, work in (("time", times), ("memory", memory), ("network", network), ("model", model)):
         if name in options.only.split(","):
             rows = work()
-            show(rows)
+            show([{key: value for key, value in row.items() if key != "rates"} for row in rows])
             write(f"ranks_{name}", rows)
 
 

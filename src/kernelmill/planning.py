@@ -27,7 +27,7 @@ PROJECTIONS = ["cholesky", "carried", "one_pass"]
 RECIPES = ["measured", "paper"]
 TILE_BYTES = 8 << 20  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
 GPU_TILE_BYTES = 256 << 20  # there is no such cache to stay in; launches are what a small tile would cost
-STACK_BYTES = 256 << 20  # matrices of the projection pass that are factored together
+STACK_BYTES, GPU_STACK_BYTES = 16 << 20, 256 << 20  # matrices of the projection pass that are factored together
 PASS_ROWS = 512  # rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap factor
 
 
@@ -99,6 +99,10 @@ class Plan:
     def own(self) -> int:
         """Centers of one rank."""
         return -(-self.p // self.ranks)
+
+    @property
+    def stack_bytes(self) -> int:
+        return GPU_STACK_BYTES if self.on_gpu else STACK_BYTES
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -387,7 +391,7 @@ def peak_bytes(plan: Plan) -> int:
         factors = 8 * plan.p * plan.p  # K(Z,Z) beside its factor
     elif keeps_factors(plan):
         held += 8 * p * m_Z
-        factors = 3 * min(STACK_BYTES, 8 * p * m_Z)
+        factors = 3 * min(plan.stack_bytes, 8 * p * m_Z)
     eigensystem = max(3 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s)
     batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q) // plan.ranks)
     batch += m * d * plan.x_bytes * (plan.ranks > 1)  # the next one, which is being gathered

@@ -11,7 +11,7 @@ from ..data import Source
 from ..distributed import Communicator, count, gather, largest, shard
 from ..kernels import Kernel, Points
 from ..ops import SMALLEST_TILE, KernelProduct, frame
-from ..planning import STACK_BYTES, Plan, keeps_factors, with_step
+from ..planning import Plan, keeps_factors, with_step
 from ..preconditioner import (
     ANCHORED_STEP,
     OVERSTEP,
@@ -116,7 +116,7 @@ def measured(
             plan = replace(plan, projection="carried")
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
     if keeps_factors(plan):
-        project = project.with_factors(STACK_BYTES)
+        project = project.with_factors(plan.stack_bytes)
     return Setup(K, points, X_s, pre, M, True, plan), Forgetful(project) if plan.projection == "one_pass" else project
 
 
