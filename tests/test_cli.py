@@ -368,6 +368,7 @@ def test_plans_and_comparisons(files):
     assert "pegasos" not in {row["solver"] for row in found["solvers"]}
 
 
+@pytest.mark.slow
 def test_files_with_a_training_and_a_test_part(files):
     X, y = g.normal(size=(900, 3)).astype(np.float32), g.integers(0, 3, 900)
     X[:, 0] += 3 * y

@@ -157,7 +157,7 @@ def test_the_slope_of_a_profile_is_its_derivative(kernel):
     assert sq.grad[0] == 0
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.1])
+@pytest.mark.parametrize("ratio", [pytest.param(1.0, marks=pytest.mark.slow), 0.1])
 def test_tuning_finds_a_bandwidth_near_the_best(ratio):
     g = torch.Generator().manual_seed(1)
     A = torch.randn(2000, 3, dtype=torch.float64, generator=g)

@@ -131,7 +131,7 @@ def test_hopeless_runs_return_the_last_good_weights():
 def test_solvers_of_one_process_say_so():
     problem = make_problem(**SMALL)
     for solver in (Direct(), EigenPro4Exact(), Falkon(), NYTRO(), SGPR()):
-        with pytest.raises(InputError, match="runs in one process, 2 ranks"):
+        with pytest.raises(InputError, match="runs on one rank, 2 were given"):
             run_threads(
                 2, lambda comm, solver=solver: problem.solve(solver, comm=comm, ridge=0.1 * (solver.name == "sgpr"), regression=True)
             )
