@@ -129,9 +129,6 @@ class Simulated:
     def same(self, make):
         return make()
 
-    def training(self, on: bool) -> None:
-        pass
-
 
 def network() -> list[dict]:
     torch.set_num_threads(1)

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kernelmill import KernelClassifier, KernelRegressor, load, planning
+from kernelmill import InputError, KernelClassifier, KernelRegressor, load, planning
 from kernelmill.distributed import gather, join
+from kernelmill.estimators import base
 from kernelmill.kernels import Laplacian
 from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4
 
@@ -74,11 +75,22 @@ def estimators(folder: Path) -> None:
     assert alone.model_.n_centers == len(alone.model_.Z) == 151
     np.testing.assert_allclose(alone.predict(X[:50]), found["loaded"], atol=1e-12)
     found["warm"] = model.set_params(warm_start=True).fit(X, y).score(X, y)
+    room = planning.parse_bytes
+    base.parse_bytes = lambda budget, device: room(budget, device) + 300_000 * rank  # ranks may have more memory than rank 0, which counts
     streamed = KernelClassifier(**SETTINGS, memory_budget="1MB").fit(folder / "d.npz", "label")
+    base.parse_bytes = room
     found["streamed"] = whole(streamed)
     found["direct"] = (
         KernelRegressor(kernel=Laplacian(3.0), n_centers=100, solver="direct", ridge=0.1, random_state=0).fit(X, y).predict(X[:50])
     )
+    if size > 1:
+        for what in (lambda: model.partial_fit(X, y), lambda: model.add_centers(X[:3]), lambda: model.set_params(ranks=1).fit(X, y)):
+            try:
+                what()
+            except InputError as error:
+                assert "ranks" in str(error)
+            else:
+                raise AssertionError("a model that ranks share was taken for a whole one")
     found["drawn"] = KernelRegressor(**{**SETTINGS, "random_state": None}).fit(X, y).score(X, y)
     if rank == 0:
         torch.save(found, folder / f"estimators-{size}.pt")

@@ -41,9 +41,10 @@ def test_round_trip(kernel, tmp_path):
     copy.fit(X, y)  # its parameters came back too
 
 
-@pytest.mark.parametrize(
-    "labels", [np.array(["a", "b", "c"]), np.array([3, 7, 9]), np.array([1.0, 2.0, 3.0]), np.array(["x", "y", "z"], dtype=object)]
-)
+LABELS = [["a", "b", "c"], [3, 7, 9], [1.0, 2.0, 3.0], np.array(["x", "y", "z"], dtype=object), np.array([1, 2, 3], dtype=np.uint32)]
+
+
+@pytest.mark.parametrize("labels", [np.asarray(labels) for labels in LABELS])
 def test_classifier_labels_come_back(labels, tmp_path):
     target = labels[np.arange(60) % 3]
     weights = {label: 1.0 + i for i, label in enumerate(labels.tolist())}

@@ -210,13 +210,15 @@ def test_all_stop_together_when_one_is_asked_to(tmp_path, undisturbed):
     job[1].send_signal(signal.SIGINT)
     assert [code for code, _ in finished(job)] == [0, 0]
     assert json.loads((tmp_path / "done.json").read_text())["stopped"] and int((tmp_path / "cycles").read_text()) < cycles
+    (tmp_path / "cycles").unlink()
+    before = max((tmp_path / "run").glob("checkpoint-*"))
     job = started("run", tmp_path, 2)
     while not (tmp_path / "cycles").exists() and job[0].poll() is None:
         time.sleep(0.01)
-    time.sleep(0.2)
     for process in job:  # as torchrun and schedulers do
         process.send_signal(signal.SIGTERM)
-    assert all(code in (0, -signal.SIGTERM) for code, _ in finished(job))
+    assert [code for code, _ in finished(job)] == [-signal.SIGTERM] * 2
+    assert max((tmp_path / "run").glob("checkpoint-*")) > before
     run("run", tmp_path, 2)
     assert relative(torch.load(tmp_path / "alpha.pt"), want) < 1e-10
 
@@ -239,6 +241,36 @@ def test_a_fit_starts_its_own_processes(tmp_path, monkeypatch):
     labels = np.where(y > 0, "up", "down")
     stopped = KernelClassifier(**SETTINGS, ranks=2, callbacks=lambda event: event.kind == "epoch").fit(X, labels)
     assert stopped.n_iter_ == 1 and stopped.score(X, labels) > 0.7 and set(stopped.classes_) == {"up", "down"}
+
+
+@pytest.mark.slow
+def test_interrupted_processes_keep_what_they_have(tmp_path):
+    """Ctrl-C reaches the whole group of processes, as from a terminal."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from job import SETTINGS, data\n"
+        "from kernelmill import KernelRegressor\n"
+        "from pathlib import Path\n"
+        "if __name__ == '__main__':\n"
+        "    note = lambda event: Path('begun').touch() if event.kind == 'projection' else None\n"
+        "    model = KernelRegressor(**{**SETTINGS, 'epochs': 500}, ranks=2, callbacks=note).fit(*data())\n"
+        "    assert model._interrupted and model.model_.alpha.norm() > 0\n"
+        "    Path('kept').touch()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, script, str(Path(JOB).parent)],
+        env=environment(),
+        cwd=tmp_path,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "begun").exists() and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    text = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and (tmp_path / "kept").exists(), text
 
 
 @pytest.mark.slow

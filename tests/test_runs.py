@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels
+from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels, runs
+from kernelmill.distributed import run_threads
 from kernelmill.runs import Run, seconds_of
 from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos
 
@@ -48,6 +49,29 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path, whole, count):
     again = model(tmp_path).fit(X, y)  # finished: nothing is done twice
     assert torch.equal(again.model_.alpha, whole)
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["checkpoint", "checkpoint", "choices", "choices"]
+
+
+def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
+    model(tmp_path, callbacks=stopping_after(9)).fit(X, y)
+    run = Run(tmp_path, 0, True)
+    run.close()
+    written = {path: runs.read(path) for path in tmp_path.iterdir()}
+    monkeypatch.setattr(runs, "VERSION", 1)
+    for path, found in written.items():  # as they were written before anything was dealt out
+        content = {name: value for name, value in found.items() if name not in ("format", "version", "dealt")}
+        rows = found["dealt"]
+        if "state" in content:
+            content["watch"]["best"] = rows.pop("best")
+            content["state"] |= rows
+        else:
+            content |= rows
+        shutil.rmtree(path)
+        run._write_part(path, content)
+    monkeypatch.undo()
+    newest = max(tmp_path.glob("checkpoint-*"))
+    parts = run_threads(2, lambda comm: runs.read(newest, comm)["dealt"]["alpha"])
+    assert [len(part) for part in parts] == [150, 150] and torch.equal(parts[1], runs.read(newest)["dealt"]["alpha"][1::2])
+    assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 
 SOLVERS = [

@@ -36,7 +36,8 @@ FORMAT, VERSION = "kernelmill-model", 2
 PIECE = 64 << 20  # bytes of a tensor that are written at a time
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
-    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.uint16: "U16", torch.uint32: "U32",
+    torch.uint64: "U64",
 }  # fmt: skip
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
@@ -125,18 +126,22 @@ def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor]
                 stop = min(start + step, rows)
                 yield _bytes(gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop))
 
-    with open(path if comm.rank == 0 else os.devnull, "wb") as file:
-        for piece in pieces():
-            if comm.rank > 0 or failed is not None:
-                continue
-            try:
+    if comm.rank > 0:
+        for _ in pieces():
+            pass
+        return comm.same(lambda: "")
+    sent = pieces()
+    try:
+        with open(path, "wb") as file:
+            for piece in sent:
                 digest.update(piece)
                 file.write(piece)
-            except OSError as error:  # the others are still sending: it is said when they are done
-                failed = error
-        if comm.rank == 0 and failed is None:
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:  # the others are still sending: it is said when they are done
+        failed = error
+        for _ in sent:
+            pass
 
     def done() -> str:
         if failed is not None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -49,10 +49,6 @@ class Communicator(Protocol):
 
     def same(self, make: Callable[[], T]) -> T:
         """What rank 0 makes, on every rank: the others wait for it. An error of rank 0 is raised on all."""
-        ...
-
-    def training(self, on: bool) -> None:
-        """Whether ranks are in the middle of training, all of them."""
         ...
 
 
@@ -122,9 +118,6 @@ class Alone:
     def same(self, make: Callable[[], T]) -> T:
         return make()
 
-    def training(self, on: bool) -> None:
-        pass
-
 
 class ThreadRank:
     """One of several ranks that are threads of this process."""
@@ -152,9 +145,6 @@ class ThreadRank:
         value = self._board[0]
         self._barrier.wait(timeout=120)
         return value
-
-    def training(self, on: bool) -> None:
-        pass
 
 
 def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
@@ -190,9 +180,7 @@ class Ranks:
     def __init__(self, device: str):
         import torch.distributed as dist
 
-        self._dist, self._device, self._training, self._broken = dist, torch.device(device), False, False
-        own_gpu = self._device.type == "cuda" and local_size() <= torch.cuda.device_count() and dist.is_nccl_available()
-        self.backend = "nccl" if own_gpu else "gloo"
+        self._dist, self._device, self._broken, self._last = dist, torch.device(device), False, None
         if not dist.is_initialized():
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             self._store, token = meet(rank, size)
@@ -201,10 +189,12 @@ class Ranks:
             atexit.register(self._leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
-        self._sums = self._host if self.backend == "gloo" else dist.new_group(backend=self.backend, timeout=timedelta(seconds=PATIENCE))
-        self._pulse: Pulse | None = None
+        self._sums, self.backend, self._pulse = self._host, "gloo", cast("Pulse | None", None)
         if self.size > 1 and "MASTER_ADDR" in os.environ:
             self._pulse = Pulse(self, self.same(lambda: os.urandom(8).hex()))
+        own_gpu = self._device.type == "cuda" and local_size() <= torch.cuda.device_count() and dist.is_nccl_available()
+        if largest(self, 0.0 if own_gpu else 1.0) == 0.0:  # all ranks, or none
+            self._sums, self.backend = dist.new_group(backend="nccl", timeout=timedelta(seconds=PATIENCE)), "nccl"
 
     def __reduce__(self) -> Any:
         raise InputError("a model that is spread over ranks cannot be pickled; use its save(), which all ranks call together.")
@@ -213,11 +203,11 @@ class Ranks:
         total = value.contiguous()
         if self.backend == "nccl":
             total = total.to(self._device)
-        work = self._begun(lambda: self._dist.all_reduce(total, group=self._sums, async_op=True))
+        work = self._last = self._begun(lambda: self._dist.all_reduce(total, group=self._sums, async_op=True))
 
         def wait() -> Tensor:
             if self.backend == "nccl":
-                work.wait()  # the GPU waits, not this thread
+                work.wait()  # the GPU waits, not this thread; `give_up` looks after it
             else:
                 self._wait(work)
             return total.to(value)
@@ -290,12 +280,9 @@ class Ranks:
         # Sent by this job's own rank 0: what it holds is as much to be trusted as this process itself.
         return torch.load(io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False)
 
-    def training(self, on: bool) -> None:
-        self._training = on
-
     def give_up(self, why: str) -> None:
-        """End this process where its thread waits for a GPU, and cannot be told."""
-        if self.backend == "nccl" and self._training:
+        """End this process where it waits for a GPU, which cannot be told: nothing else would."""
+        if self.backend == "nccl" and self._last is not None and not self._last.is_completed():
             print(f"rank {self.rank}: error: {GONE.format(why)}", file=sys.stderr, flush=True)
             os._exit(LOST)
 
@@ -306,7 +293,12 @@ def meet(rank: int, size: int) -> tuple[Any, str]:
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     limit = timedelta(seconds=MEETING)
-    store = torch.distributed.TCPStore(address, port, None, rank == 0 and not agent, limit, wait_for_workers=False)
+    try:
+        store = torch.distributed.TCPStore(address, port, None, rank == 0 and not agent, limit, wait_for_workers=False)
+    except (RuntimeError, OSError) as error:
+        raise RankError(
+            f"rank {rank} cannot reach the job at {address}:{port} ({str(error)[:80]}); check MASTER_ADDR and the network."
+        ) from None
     own, until = os.urandom(8).hex(), time.monotonic() + MEETING
 
     def said(key: str) -> str:
@@ -338,7 +330,7 @@ class Pulse:
 
     def __init__(self, ranks: Ranks, token: str):
         self._ranks, self._token, self._silence = ranks, token, silence()
-        self._following, self._heard, self._told = (ranks.rank + 1) % ranks.size, time.monotonic(), ""
+        self._following, self._quiet, self._told = (ranks.rank + 1) % ranks.size, 0.0, ""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._store = torch.distributed.TCPStore(address, port, is_master=False, wait_for_workers=False)
         for work in (self._beat, self._watch):
@@ -347,7 +339,7 @@ class Pulse:
     @property
     def lost(self) -> str:
         """Who is not heard of any more, or nothing."""
-        if not self._told and time.monotonic() - self._heard > self._silence:
+        if not self._told and self._quiet > self._silence:
             self._told = f"nothing was heard of rank {self._following} for {self._silence:g} s"
         return self._told
 
@@ -368,12 +360,15 @@ class Pulse:
                     self._told = self._told or self._store.get(self._key("lost")).decode()
                 if self._store.check([self._key(self._following)]):
                     now = self._store.get(self._key(self._following)).decode()
-                    last, self._heard = now, self._heard if now == last else time.monotonic()
+                    last, self._quiet = now, self._quiet if now == last else 0.0
 
     def _watch(self) -> None:
-        while not self.lost:
+        """Counts while it runs: a process that was stopped for a while has heard nothing, and lost nobody."""
+        while True:
             time.sleep(self._silence / 20)
-        self._ranks.give_up(self.lost)
+            self._quiet += self._silence / 20
+            if self.lost:
+                self._ranks.give_up(self.lost)
 
 
 def silence() -> float:
@@ -393,11 +388,6 @@ def launched() -> bool:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
-def launched_rank() -> int:
-    """This process's number in its job, 0 where there is none; known before anything is connected."""
-    return int(os.environ.get("RANK", 0)) if launched() else 0
 
 
 def local_size() -> int:

@@ -51,7 +51,7 @@ class Plan:
     every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES
     budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y; of each rank
-    ranks: int = 1  # processes that share the centers. No other size depends on it: any number gives the same weights
+    ranks: int = 1  # processes that share the centers. No other size follows from it, but for the budget: any number gives the same weights
     bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
     rates: Rates | None = None  # of this machine, as they were measured
@@ -302,7 +302,7 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
         # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3 operations once.
         projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
     fresh = min(2 * FRESH_ROWS if base.on_gpu else FRESH_ROWS, n, max(200, int((base.budget / (8 * item)) ** 0.5)))
-    residuals = n * c * item // base.ranks
+    residuals = n * c * item
     if control_variate is None:
         control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
     plan = replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh)

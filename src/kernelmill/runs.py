@@ -44,7 +44,7 @@ except ImportError:  # not a POSIX system: nothing then keeps two runs out of on
 
 log = logging.getLogger("kernelmill")
 
-FORMAT, VERSION = "kernelmill-run", 1
+FORMAT, VERSION = "kernelmill-run", 2  # version 1 had nothing dealt out
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WRITING = ".writing-"
 PART = "part-{:05d}-of-{:05d}"
@@ -337,7 +337,7 @@ def _plain(part: Path) -> dict[str, Any]:
     if _digest(outer["content"]) != outer["sha256"]:
         raise ValueError("its checksum does not match")
     plain = json.loads(outer["content"])
-    if plain["format"] != FORMAT or plain["version"] != VERSION:
+    if plain["format"] != FORMAT or plain["version"] not in (1, VERSION):
         raise ValueError("it is of another version")
     return plain
 
@@ -353,6 +353,10 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
         if hashlib.sha256(data).hexdigest() != plain.pop("sha256"):
             raise ValueError("its checksum does not match")
         content = decode(plain, load_tensors(data))
+        if content["version"] == 1:
+            state, watch = content.get("state", {}), content.get("watch", {})
+            content["dealt"] = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+            content["dealt"] |= {"best": watch.get("best"), **({"Z": content["Z"]} if "Z" in content else {})}
         found = found or content
         for name, tensor in content.get("dealt", {}).items():
             if tensor is None or len(parts) == comm.size:

@@ -117,11 +117,12 @@ def table_of(path: Path, part: str | None, memory_budget: Any, texts: Sequence[s
     """The data of a file or a folder. Of an .npz file with X_train, y_train, X_test and y_test, one part is taken, as X and y.
     texts: columns that are texts, whatever they look like."""
     from ..data import opened
-    from ..planning import parse_bytes
+    from ..distributed import join
+    from ..planning import device_of, parse_bytes
 
     if part is not None and part not in PARTS:
         raise one_of("--part", part, list(PARTS))
-    room = parse_bytes(memory_budget, "cpu") // 4
+    room = join(device_of("auto")).same(lambda: parse_bytes(memory_budget, "cpu")) // 4
     if path.suffix.lower() == ".npz" and path.is_file():
         try:
             names = [name for name, _ in npz_shapes(path)]

@@ -262,6 +262,6 @@ def copied_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) ->
     for part, ready in ahead(copies(), depth):
         current = torch.cuda.current_stream(device)
         current.wait_event(ready)
-        for tensor in part.batch.tensors():
+        for tensor in (*part.batch.tensors(), *([] if isinstance(part.place, slice) else [part.place])):
             tensor.record_stream(current)
         yield part

@@ -98,6 +98,11 @@ class KernelEstimator(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def __getstate__(self):
+        return {
+            name: value for name, value in super().__getstate__().items() if name != "_comm"
+        }  # a model says itself whether it is shared
+
     def set_params(self, **params: Any):
         """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was given instead of an object."""
         for part, room in (("kernel", kernels), ("solver", solvers)):
@@ -118,7 +123,7 @@ class KernelEstimator(BaseEstimator):
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
         if to_open(X, y):
-            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4)
+            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4)
             X = table.table
         elif getattr(self, "encoder_", None) is None:
             return self._check_X(X, reset=False), y, sample_weight
@@ -149,7 +154,7 @@ class KernelEstimator(BaseEstimator):
             if self.columns is not None:
                 raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
             return self._check_X(X, reset=True), y, sample_weight
-        return given(X, y, sample_weight, self._host_bytes() // 4)
+        return given(X, y, sample_weight, self._host_bytes(self._comm) // 4)
 
     def _joined(self, X: Any) -> Communicator:
         """The ranks that this fit is shared by."""
@@ -164,7 +169,7 @@ class KernelEstimator(BaseEstimator):
         """The same for a score."""
         if not to_open(X, y):
             return X, y, sample_weight
-        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes() // 4, self.text_columns())
+        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.text_columns())
         return table.table, y, sample_weight
 
     def text_columns(self) -> list[str]:
@@ -173,9 +178,9 @@ class KernelEstimator(BaseEstimator):
         named = [] if encoder is None else [category.name for category in encoder.categories if any(category.values)]
         return [*named, *([self._target] if self._target and classes is not None and classes.dtype.kind in "UO" else [])]
 
-    def _host_bytes(self) -> int:
-        """Host memory that this fit may take."""
-        return parse_bytes(self.memory_budget if device_of(self.device) == "cpu" else None, "cpu")
+    def _host_bytes(self, comm: Communicator) -> int:
+        """Host memory that this fit may take; what rank 0 may, on all ranks: how rows are read follows from it."""
+        return comm.same(lambda: parse_bytes(self.memory_budget if device_of(self.device) == "cpu" else None, "cpu"))
 
     def _encoded(self, X: Any, Y: Tensor, keep: Tensor, held: Tensor | None) -> Any:
         """A table's rows as features: in memory where half of what may be used holds them, or streamed. Tensors are left as they are."""
@@ -191,7 +196,7 @@ class KernelEstimator(BaseEstimator):
         else:
             encoder = learn(columns, table, X.skip, Y.numpy(), train, self.columns is not None)
         self._learned = encoder
-        room, stored = self._host_bytes(), self._before.get("window_rows")
+        room, stored = self._host_bytes(self._comm), self._before.get("window_rows")
         row_bytes = max(1, encoder.d * encoder.dtype.itemsize)
         window = min(WINDOW_BYTES, max(1 << 20, room // 12)) if stored is None else stored * row_bytes
         stream = Stream(table, encoder, window, out)
@@ -312,7 +317,9 @@ class KernelEstimator(BaseEstimator):
                 X = X[list(names)]  # a frame with more columns than the model was trained on
             if encoder is None and not to_open(X):
                 return function(self._check_X(X, reset=False))
-            table, encoder = as_table(X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes() // 4)
+            table, encoder = as_table(
+                X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes(self.model_.comm) // 4
+            )
             parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 

@@ -32,6 +32,7 @@ MANY = 20_000  # stand-ins, or as many as a chunk has rows; the other centers ke
 def go_on(estimator: KernelEstimator, X: Tensor, y: Tensor, w: Tensor, labels: bool) -> None:
     """Train a fitted estimator on new rows. Kernel, centers and what was taken off the targets stay."""
     model = estimator.model_
+    whole_only(model, "partial_fit")
     if model.uncertainty is not None:
         raise InputError("partial_fit cannot go on with a Gaussian process; fit it again with all rows.")
     before = estimator.plan_.solver
@@ -44,6 +45,12 @@ def go_on(estimator: KernelEstimator, X: Tensor, y: Tensor, w: Tensor, labels: b
     estimator.rows_seen_ += round(share * len(w))
     estimator._weight_seen += share * float(w.sum())
     estimator._stands = model.n_centers
+
+
+def whole_only(model: KernelModel, what: str) -> None:
+    """Raise where ranks share the model."""
+    if model.comm.size > 1:
+        raise InputError(f"{what} goes on in one process, and this model is shared by {model.comm.size} ranks; use load(folder, ranks=1).")
 
 
 def _exactly(estimator: KernelEstimator, X: Tensor, Y: Tensor, w: Tensor) -> float:
@@ -101,6 +108,7 @@ def _stand_ins(estimator: KernelEstimator, count: int) -> tuple[Tensor, Tensor, 
 
 def grown(model: KernelModel, rows: Tensor) -> KernelModel:
     """The model with more centers, of weight zero. Rows that are centers already would only make K(Z,Z) singular: they are left out."""
+    whole_only(model, "add_centers")
     if model.uncertainty is not None:
         raise InputError("a Gaussian process cannot take more centers; fit it again.")
     rows = rows.to(model.Z)

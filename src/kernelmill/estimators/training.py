@@ -76,7 +76,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
             raise InputError(f"a plan was given as solver, which has its own {' and '.join(own_choice)}; leave them out.")
     seed = stored.seed if stored else int(estimator._random().randint(2**31 - 1))
     generator = torch.Generator().manual_seed(seed)
-    device = stored.device if stored else device_of(estimator.device, X)
+    device = stored.device if stored and comm.size == 1 else device_of(estimator.device, X)
     whole("epochs", None if is_auto(estimator.epochs) else estimator.epochs, 1)
     if X.is_cuda and X.device != torch.empty(0, device=device).device:
         X = X.to(device)
@@ -132,12 +132,14 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         stored = base
     else:
         network = connection(comm, device)
+        if comm.size > 1 and is_auto(estimator.solver):
+            measure(given, d, precision, device)  # while all ranks do, as they will in training; what is known is not measured again
         solver, base = comm.same(lambda: _solver(estimator, base, given, fixed, own is None and warm is None, network))
         base = replace(base, device=device)
     team = comm if solver.sharded else Alone()
     dealt = warm is not None and warm.comm.size > 1
-    if dealt and not solver.sharded:
-        raise InputError(f"warm_start=True, but the model is spread over {comm.size} ranks and solver={solver.name!r} runs on one.")
+    if warm is not None and dealt and warm.comm.size != team.size:
+        raise InputError(f"warm_start=True, but {warm.comm.size} ranks share the model and {team.size} would go on with it; load it anew.")
     if solver.for_classes and labels is None:
         raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
     if streamed and solver.every_row:

@@ -53,8 +53,6 @@ class Watch:
             self._callbacks = []  # rank 0 speaks for all
 
     def __call__(self, event: Event) -> bool:
-        if event.kind == "start":
-            self._comm.training(True)
         row = {name: getattr(event, name) for name in ("kind", "epoch", "rows", "seconds", "loss", "eta")}
         if event.note:
             row["note"] = event.note
@@ -78,8 +76,6 @@ class Watch:
         if self._run and due:
             self._run.note(event, self.kept(), self.stopped)
         self.interrupted = self.interrupted or ending
-        if event.kind == "end":
-            self._comm.training(False)
         return stop or ending
 
     def kept(self) -> dict[str, Any]:

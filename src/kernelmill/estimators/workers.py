@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import tempfile
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -17,9 +19,9 @@ import torch
 from torch import Tensor
 
 from .. import kernels, solvers
-from ..distributed import launched
+from ..distributed import Alone, launched
 from ..errors import InputError, RankError
-from ..planning import device_of, is_auto, whole
+from ..planning import Plan, device_of, is_auto, whole
 from ..rates import Network
 from .tables import given, to_open
 
@@ -46,13 +48,14 @@ def workers(estimator: KernelEstimator, X: Any, y: Any) -> int:
 
 def _pays(estimator: KernelEstimator, X: Any, y: Any, gpus: int) -> bool:
     """Whether all GPUs of this machine are predicted to save more than their processes take to start."""
-    if not (is_auto(estimator.solver) or solvers.resolve(estimator.solver).sharded):
+    own = estimator.solver
+    if isinstance(own, Plan) or not (is_auto(own) or solvers.resolve(own).sharded) or not _travels(estimator, X, y):
         return False
     if to_open(X, y, estimator.columns):
-        table = given(X, y, None, estimator._host_bytes() // 4)[0]
+        table = given(X, y, None, estimator._host_bytes(Alone()) // 4)[0]
         n, d = table.table.n, max(1, len(table.table.fields) - len(table.skip))
     else:
-        n, d = np.shape(X)
+        n, d = np.shape(X)[:2] if np.ndim(X) == 2 else (1, 1)
     settings: dict[str, Any] = dict(
         n=n, d=d, n_centers=estimator.n_centers, n_outputs=10, epochs=estimator.epochs, memory_budget=estimator.memory_budget
     )
@@ -61,6 +64,15 @@ def _pays(estimator: KernelEstimator, X: Any, y: Any, gpus: int) -> bool:
     shared = replace(one, ranks=gpus, rates=replace(one.rates, network=NVLINK))
     alone, together = (solvers.seconds(solvers.NAMED[one.solver](), plan) or 0.0 for plan in (one, shared))
     return alone - together > WORTH_SECONDS
+
+
+def _travels(estimator: KernelEstimator, *data: Any) -> bool:
+    """Whether all of it can be handed to another process."""
+    with suppress(Exception):
+        pickle.dumps([part for part in data if not isinstance(part, (np.ndarray, Tensor))])
+        pickle.dumps({name: value for name, value in estimator.get_params(deep=False).items() if name != "callbacks"})
+        return True
+    return False
 
 
 @dataclass
@@ -117,6 +129,8 @@ def fit_by(count: int, estimator: KernelEstimator, X: Any, y: Any, sample_weight
     names = set(vars(fitted)) - set(params)
     for name in names:
         setattr(estimator, name, getattr(fitted, name))
+    estimator._equations, estimator._comm = None, Alone()
+    estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
     estimator._interrupted = interrupted
     return estimator
 
@@ -131,6 +145,17 @@ def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
     ends = [context.Pipe() for _ in range(count)]
     processes = [context.Process(target=_work, args=(rank, count, port, threads, ends[rank][1], job), daemon=True) for rank in range(count)]
     errors: list[BaseException] = []
+    terminated = False
+
+    def tell(number: int, frame: Any = None) -> None:
+        nonlocal terminated
+        terminated = terminated or number == signal.SIGTERM
+        for process in processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, tell) for number in ((signal.SIGTERM, signal.SIGUSR1) if main else ())}
     try:
         for process in processes:
             process.start()
@@ -142,17 +167,24 @@ def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
                 for ours in wait(list(waiting)):
                     _answer(ours, waiting, callbacks, errors)  # type: ignore[arg-type]
             except KeyboardInterrupt:  # they stop together, and what they have is kept
-                for process in processes:
-                    if process.pid is not None and process.is_alive():
-                        os.kill(process.pid, signal.SIGINT)
+                tell(signal.SIGINT)
         for rank, process in enumerate(processes):
             process.join()
             if process.exitcode and not errors:
-                errors.append(RankError(f"rank {rank} of {count} ended with exit code {process.exitcode}; fit again, or use fewer ranks."))
+                errors.append(
+                    RankError(
+                        f"rank {rank} of {count} ended with exit code {process.exitcode}; see what it said, and if it is about starting "
+                        "processes, put the work of your script under `if __name__ == '__main__':`."
+                    )
+                )
     finally:
         for process in processes:
             if process.is_alive():
                 process.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
     if errors:
         raise next((error for error in errors if not isinstance(error, RankError)), errors[0])
 
@@ -163,10 +195,15 @@ def _answer(ours: Connection, waiting: dict[Connection, int], callbacks: list[An
     except (EOFError, ConnectionResetError):
         del waiting[ours]
         return
-    if isinstance(said, solvers.Event):
-        ours.send(any([bool(callback(said)) for callback in callbacks]))
-    else:
+    if not isinstance(said, solvers.Event):
         errors.append(said)
+        return
+    stop = True
+    try:
+        stop = any([bool(callback(said)) for callback in callbacks])
+    finally:  # it waits for an answer, whatever happens here
+        with suppress(OSError):
+            ours.send(stop)
 
 
 def _work(rank: int, count: int, port: int, threads: int, parent: Connection, job: tuple[Any, ...]) -> None:
@@ -176,6 +213,7 @@ def _work(rank: int, count: int, port: int, threads: int, parent: Connection, jo
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(threads)
+    os.setpgrp()  # Ctrl-C of the terminal comes to the parent alone, which passes it on
     kind, params, data, folder = job
     try:
         estimator = kind(**params)

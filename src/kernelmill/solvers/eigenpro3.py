@@ -103,6 +103,8 @@ class EigenPro3(Solver):
                     if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
+            if comm.size > 1:
+                raise
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)

@@ -117,6 +117,8 @@ class EigenPro4(Solver):
                     if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
         except KeyboardInterrupt:
+            if comm.size > 1:  # the others do not know
+                raise
             seen, kept = (each.epoch * source.n + each.position for each in (state, trail[-1]))
             if seen != kept and state.g_last is not None:  # residuals of a cycle whose weights are given up
                 for rows, change in undo:

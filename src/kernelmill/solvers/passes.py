@@ -32,8 +32,7 @@ def epochs_of_passes(
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
-    fresh = fresh_rows(source, K, plan.fresh, generator)
-    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh, generator))
+    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator))
     M, k = on_centers(K, points, X_s, pre.F)
     k_X = gather(comm, k, 0, plan.p)
     if plan.eta is None:
@@ -69,6 +68,8 @@ def epochs_of_passes(
             if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state):
                 state.stopped = "a callback asked for it"
     except KeyboardInterrupt:
+        if comm.size > 1:
+            raise
         state = replace(good, stopped="it was interrupted")
         report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
     report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
