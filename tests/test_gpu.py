@@ -196,7 +196,7 @@ def test_rows_in_a_file_are_streamed_to_the_gpu(tmp_path, monkeypatch, data):
     T, t = task(seed=1)
     np.save(tmp_path / "x.npy", X.numpy())
     held = fit(X, y, epochs=2)
-    monkeypatch.setattr(KernelClassifier, "_host_bytes", lambda self: 4_000_000)
+    monkeypatch.setattr(KernelClassifier, "_host_bytes", lambda self, comm: 4_000_000)
     streamed = fit(tmp_path / "x.npy", y.numpy(), epochs=2)
     scores = [(model.predict(T).cpu() == t).double().mean().item() for model in (held, streamed)]
     assert streamed.plan_.device == "cuda" and abs(scores[0] - scores[1]) < 0.01

@@ -372,10 +372,10 @@ def test_a_stream_keeps_its_windows_whatever_memory_is_free(tmp_path, monkeypatc
     np.save(tmp_path / "x.npy", X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self: 300_000)
+        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self, comm: 300_000)
         want = model().fit(tmp_path / "x.npy", y).model_.alpha
         model(tmp_path / "run", callbacks=stopping_after(7)).fit(tmp_path / "x.npy", y)
-        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self: 1 << 33)
+        monkeypatch.setattr(KernelRegressor, "_host_bytes", lambda self, comm: 1 << 33)
         assert torch.equal(model(tmp_path / "run").fit(tmp_path / "x.npy", y).model_.alpha, want)
 
 
