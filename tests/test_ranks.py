@@ -30,7 +30,7 @@ SECONDS = 30  # within which a rank that is lost must have ended the others
 
 def environment(**more: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-    return {**clean, "OMP_NUM_THREADS": "1", **more}
+    return {**clean, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
 
 
 def free_port() -> str:
@@ -271,6 +271,23 @@ def test_interrupted_processes_keep_what_they_have(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     text = process.communicate(timeout=60)[1]
     assert process.returncode == 0 and (tmp_path / "kept").exists(), text
+
+
+@pytest.mark.slow
+def test_a_script_that_cannot_be_started_again_is_fitted_where_it_is(tmp_path):
+    """Without `if __name__ == "__main__":` new processes would run the script from its beginning."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from job import SETTINGS, data\n"
+        "from kernelmill import KernelRegressor\n"
+        "from kernelmill.estimators import workers\n"
+        "workers.workers = lambda *given: 2\n"
+        "print(KernelRegressor(**SETTINGS).fit(*data()).plan_.ranks)\n"
+    )
+    made = subprocess.run([sys.executable, script, str(Path(JOB).parent)], env=environment(), capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0 and made.stdout == "1\n", made.stderr
+    assert "goes on in one process" in made.stderr and "__name__" in made.stderr
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, cast
 
@@ -181,6 +181,11 @@ class Ranks:
         import torch.distributed as dist
 
         self._dist, self._device, self._broken, self._last = dist, torch.device(device), False, None
+        with in_time():
+            self._connect()
+
+    def _connect(self) -> None:
+        dist = self._dist
         if not dist.is_initialized():
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             self._store, token = meet(rank, size)
@@ -320,6 +325,24 @@ def meet(rank: int, size: int) -> tuple[Any, str]:
                 return store, hashlib.sha256(roll.encode()).hexdigest()[:16]
         time.sleep(0.02)
     raise RankError(f"rank {rank} waited {MEETING:g} s, and not all {size} ranks of the job came; look at the others' errors.")
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """Ends this process where connecting takes too long: the thread that connects cannot be told."""
+
+    def end() -> None:
+        text = f"the ranks of the job could not be connected in {MEETING:g} s; check the network between their machines."
+        print(f"rank {os.environ.get('RANK', '?')}: error: {text}", file=sys.stderr, flush=True)
+        os._exit(LOST)
+
+    late = threading.Timer(MEETING + 30, end)
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 GONE = "another rank was lost ({}); start the job again with resume=True to go on from its last checkpoint."

@@ -19,7 +19,7 @@ from .base import KernelEstimator
 from .partial import go_on
 from .rows import MERGE_ROWS, checked_weights, merge, on_host, split_rows
 from .training import train
-from .workers import fit_by, workers
+from .workers import by_processes
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -89,8 +89,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
-        if (count := workers(self, X, y)) > 1:
-            return fit_by(count, self, X, y, sample_weight)
+        if by_processes(self, X, y, sample_weight):
+            return self
         return self._fit_classes(X, y, sample_weight, None)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:

@@ -16,7 +16,7 @@ from .base import KernelEstimator
 from .partial import go_on
 from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
 from .training import train
-from .workers import fit_by, workers
+from .workers import by_processes
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -65,8 +65,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
         loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
         """
-        if (count := workers(self, X, y)) > 1:
-            return fit_by(count, self, X, y, sample_weight)
+        if by_processes(self, X, y, sample_weight):
+            return self
         return self._fit_targets(X, y, sample_weight)
 
     def _fit_targets(self, X: Any, y: Any, sample_weight: Any, first_chunk: bool = False) -> KernelRegressor:

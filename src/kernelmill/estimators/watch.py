@@ -93,4 +93,5 @@ class Watch:
         sizes = self._plan.tile_bytes, self._plan.precision
         model = KernelModel(self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
         with torch.no_grad():
-            return self._estimator._score_values(model(X).cpu(), y, w)
+            values = model(X).cpu()
+        return self._comm.same(lambda: self._estimator._score_values(values, y, w))  # all ranks decide by one score

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from contextlib import suppress
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from .. import kernels, solvers
 from ..distributed import Alone, launched
-from ..errors import InputError, RankError
+from ..errors import InputError, RankError, warn
 from ..planning import Plan, device_of, is_auto, whole
 from ..rates import Network
 from .tables import given, to_open
@@ -30,6 +31,24 @@ if TYPE_CHECKING:
 
 WORTH_SECONDS = 30.0  # that several GPUs must save, by prediction: starting their processes takes some of it
 NVLINK = Network(latency=20e-6, bandwidth=150e9)  # between the GPUs of one machine
+
+
+class NotStarted(RankError):
+    """Processes ended before they had begun."""
+
+
+def by_processes(estimator: KernelEstimator, X: Any, y: Any, sample_weight: Any) -> bool:
+    """Whether several processes have done this fit."""
+    if (count := workers(estimator, X, y)) == 1:
+        return False
+    try:
+        fit_by(count, estimator, X, y, sample_weight)
+    except NotStarted as error:
+        if not is_auto(estimator.ranks):
+            raise
+        warn(f"{error} This fit goes on in one process.")
+        return False
+    return True
 
 
 def workers(estimator: KernelEstimator, X: Any, y: Any) -> int:
@@ -108,7 +127,7 @@ class Relay:
         return bool(self._connection.recv())
 
 
-def fit_by(count: int, estimator: KernelEstimator, X: Any, y: Any, sample_weight: Any) -> KernelEstimator:
+def fit_by(count: int, estimator: KernelEstimator, X: Any, y: Any, sample_weight: Any) -> None:
     """Fit with `count` processes; the estimator is fitted afterwards as if it had been done in this one."""
     from . import load  # which knows the estimators
 
@@ -132,7 +151,6 @@ def fit_by(count: int, estimator: KernelEstimator, X: Any, y: Any, sample_weight
     estimator._equations, estimator._comm = None, Alone()
     estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
     estimator._interrupted = interrupted
-    return estimator
 
 
 def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
@@ -145,6 +163,7 @@ def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
     ends = [context.Pipe() for _ in range(count)]
     processes = [context.Process(target=_work, args=(rank, count, port, threads, ends[rank][1], job), daemon=True) for rank in range(count)]
     errors: list[BaseException] = []
+    seen: list[str] = []  # kinds of events
     terminated = False
 
     def tell(number: int, frame: Any = None) -> None:
@@ -165,14 +184,14 @@ def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
         while waiting:
             try:
                 for ours in wait(list(waiting)):
-                    _answer(ours, waiting, callbacks, errors)  # type: ignore[arg-type]
+                    _answer(ours, waiting, callbacks, errors, seen)  # type: ignore[arg-type]
             except KeyboardInterrupt:  # they stop together, and what they have is kept
                 tell(signal.SIGINT)
         for rank, process in enumerate(processes):
             process.join()
             if process.exitcode and not errors:
                 errors.append(
-                    RankError(
+                    (RankError if seen else NotStarted)(
                         f"rank {rank} of {count} ended with exit code {process.exitcode}; see what it said, and if it is about starting "
                         "processes, put the work of your script under `if __name__ == '__main__':`."
                     )
@@ -189,7 +208,7 @@ def _run(count: int, job: tuple[Any, ...], callbacks: list[Any]) -> None:
         raise next((error for error in errors if not isinstance(error, RankError)), errors[0])
 
 
-def _answer(ours: Connection, waiting: dict[Connection, int], callbacks: list[Any], errors: list[BaseException]) -> None:
+def _answer(ours: Connection, waiting: dict[Connection, int], callbacks: list[Any], errors: list[BaseException], seen: list[str]) -> None:
     try:
         said = ours.recv()
     except (EOFError, ConnectionResetError):
@@ -198,6 +217,7 @@ def _answer(ours: Connection, waiting: dict[Connection, int], callbacks: list[An
     if not isinstance(said, solvers.Event):
         errors.append(said)
         return
+    seen.append(said.kind)
     stop = True
     try:
         stop = any([bool(callback(said)) for callback in callbacks])
@@ -212,6 +232,8 @@ def _work(rank: int, count: int, port: int, threads: int, parent: Connection, jo
         "RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine, whatever its name resolves to
     torch.set_num_threads(threads)
     os.setpgrp()  # Ctrl-C of the terminal comes to the parent alone, which passes it on
     kind, params, data, folder = job
