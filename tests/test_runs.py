@@ -16,7 +16,7 @@ import torch
 from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels, runs
 from kernelmill.distributed import run_threads
 from kernelmill.runs import Run, seconds_of
-from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos
+from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos, eigenpro4
 
 g = np.random.default_rng(0)
 X = g.normal(size=(12_000, 4)).astype(np.float32)
@@ -49,6 +49,21 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path, whole, count):
     again = model(tmp_path).fit(X, y)  # finished: nothing is done twice
     assert torch.equal(again.model_.alpha, whole)
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["checkpoint", "checkpoint", "choices", "choices"]
+
+
+@pytest.mark.parametrize("step", [3, 30, 77, 130])
+def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(tmp_path, whole, monkeypatch, step):
+    calls, plain = [], eigenpro4.by_tiles
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == step:
+            raise KeyboardInterrupt
+        return plain(*args)
+
+    monkeypatch.setattr(eigenpro4, "by_tiles", interrupted)
+    assert model(tmp_path, checkpoint_every="1h").fit(X, y)._interrupted
+    assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 
 def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):

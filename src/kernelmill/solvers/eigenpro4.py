@@ -73,7 +73,7 @@ class EigenPro4(Solver):
         report, batches, anchor, eta = Reporter(plan, on_event), None, None, 0.0
         # States to step back to. Damage may show late: each further failure goes one state further back, at last to the start.
         trail = [state.copy()]
-        undo: list[tuple[Tensor, Tensor]] = []  # residuals that the last cycle replaced, which the trail shares
+        undo: list[tuple[Tensor, Tensor]] = []  # residuals that a cycle has replaced and the trail, which shares them, does not know of
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
             while not state.stopped:
@@ -108,6 +108,7 @@ class EigenPro4(Solver):
                 if finished:
                     break
                 trail = [trail[0], *trail[1:][-1:], state.copy()]
+                undo.clear()
                 if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                     state.stopped = "a callback asked for it"
                 if state.position >= source.n:
@@ -121,8 +122,8 @@ class EigenPro4(Solver):
                 raise
             seen, kept = (each.epoch * source.n + each.position for each in (state, trail[-1]))
             if seen != kept and state.g_last is not None:  # residuals of a cycle whose weights are given up
-                for rows, change in undo:
-                    state.g_last.index_add_(0, rows, -change)
+                for rows, g in undo:
+                    state.g_last[rows] = g
             state = replace(trail[-1], stopped="it was interrupted")
             report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
         report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
@@ -207,9 +208,9 @@ def cycle(
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
     if good and state.g_last is not None:
         for rows, change in seen:
+            if undo is not None and comm.size == 1:
+                undo.append((rows, state.g_last[rows]))
             state.g_last.index_add_(0, rows, change)
-        if undo is not None:
-            undo[:] = seen
     return good
 
 
