@@ -102,7 +102,7 @@ def test_estimators_do_the_same_in_a_job(tmp_path, monkeypatch):
     assert three["warm"] > one["score"] - 0.02 and three["warm"] == pytest.approx(one["warm"], abs=0.02)
     np.testing.assert_allclose(three["loaded"], one["loaded"], atol=1e-10)
     np.testing.assert_allclose(three["direct"], one["direct"], atol=1e-10)
-    assert three["drawn"] > 0.6
+    assert three["drawn"] > 0.3
     assert kernelmill.load(tmp_path / "model-3").score(X, y) == pytest.approx(one["score"], abs=1e-12)
 
 

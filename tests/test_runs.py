@@ -196,6 +196,7 @@ def wait_for(path, kind):
     raise AssertionError(f"no {kind} in {path}")
 
 
+@pytest.mark.slow
 def test_terminated_it_writes_and_ends(tmp_path, uninterrupted):
     want, _ = uninterrupted
     process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", epochs=3, callbacks=slow_callback)
