@@ -196,12 +196,10 @@ def wait_for(path, kind):
     raise AssertionError(f"no {kind} in {path}")
 
 
-@pytest.mark.slow
 def test_terminated_it_writes_and_ends(tmp_path, uninterrupted):
     want, _ = uninterrupted
-    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", epochs=3, callbacks=slow_callback)
-    wait_for(tmp_path / "run", "choices-2")
-    time.sleep(0.3)
+    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", epochs=3, callbacks=Slow(tmp_path / "begun"))
+    wait_for(tmp_path, "begun")  # before, there is nothing to write but the choices
     os.kill(process.pid, signal.SIGTERM)
     process.join(20)
     assert process.exitcode == -signal.SIGTERM and not (tmp_path / "out.pt").exists()
@@ -211,15 +209,22 @@ def test_terminated_it_writes_and_ends(tmp_path, uninterrupted):
     assert torch.equal(torch.load(tmp_path / "out.pt"), want)
 
 
-def slow_callback(event):
-    time.sleep(0.05)
+class Slow:
+    """A callback that takes its time, and says when training has begun."""
+
+    def __init__(self, begun):
+        self.begun = begun
+
+    def __call__(self, event):
+        if event.kind == "projection":
+            self.begun.touch()
+        time.sleep(0.05)
 
 
 def test_asked_by_a_signal_it_writes_and_goes_on(tmp_path, uninterrupted):
     want, _ = uninterrupted
-    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", callbacks=slow_callback)
-    wait_for(tmp_path / "run", "choices-2")
-    time.sleep(0.2)
+    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", callbacks=Slow(tmp_path / "begun"))
+    wait_for(tmp_path, "begun")
     os.kill(process.pid, signal.SIGUSR1)
     wait_for(tmp_path / "run", "checkpoint-*")
     assert process.is_alive()
