@@ -113,7 +113,8 @@ class Mapped:
 
     @staticmethod
     def opened(value: Any) -> Any:
-        return np.load(value.path, mmap_mode="c") if isinstance(value, Mapped) else value
+        # A plain array over the mapping: a memmap would be read as a table, into memory.
+        return np.load(value.path, mmap_mode="c").view(np.ndarray) if isinstance(value, Mapped) else value
 
 
 class Relay:
