@@ -141,6 +141,21 @@ def test_auto_reaches_the_direct_solution():
         assert np.linalg.norm(fits[0] - other) < 0.02 * np.linalg.norm(other)
 
 
+def test_epochs_do_not_cut_an_exact_solution_short(monkeypatch):
+    """One epoch was forecast as Falkon's whole solution, and ran as one of its iterations."""
+
+    def falkon(self, exact=False):
+        return next(candidate for candidate in self.candidates if candidate.solver.name == "falkon" and candidate.plan)
+
+    monkeypatch.setattr(solvers.Forecast, "fastest", falkon)
+    X, y = rows(6000)
+    settings = dict(kernel=kernels.Laplacian(bandwidth=2.0), n_centers=1500, random_state=0)
+    one, whole = (KernelRegressor(epochs=epochs, **settings).fit(X, y) for epochs in (1, None))
+    assert one.plan_.solver == "falkon"
+    assert one.n_iter_ == whole.n_iter_ > 1
+    assert (one.predict(X[:50]) == whole.predict(X[:50])).all()
+
+
 def test_verbose_says_the_plan_before_the_fit(capsys):
     X, y = rows(500)
     said = []

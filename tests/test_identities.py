@@ -59,6 +59,21 @@ def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch)
 
 
 @pytest.mark.parametrize("recipe", ["measured", "paper"])
+def test_1_the_auxiliary_model_moves_by_h_on_the_centers(problem, recipe):
+    """At every step, and to the last residuals: what is looked at between projections is what the next batch is predicted with."""
+    solver = EigenPro4(s=100, q=20, T=4, recipe=recipe, projection="cholesky")
+    setup, _ = prepared(problem, solver)
+    state, seen = ep4.complete(None, setup, problem.source, Alone()), []
+    batches = [batch for batch, _ in zip(problem.source.batches(setup.plan.m, 0), range(4), strict=False)]
+    h, _, _ = ep4.steps(batches, state, None, setup, Alone(), lambda f: seen.append(f(problem.Z)))
+    assert len(seen) == 4
+    assert seen[0].norm() > 0.1
+    # α's own first rows took the preconditioner's part of a nested subsample; the rest is h.
+    moved = setup.K.dense(setup.Z, setup.Z) @ state.alpha + h
+    torch.testing.assert_close(seen[-1], moved, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("recipe", ["measured", "paper"])
 @pytest.mark.parametrize("ridge", [0.0, 0.3])
 def test_2_eigenpro4_with_T_1_is_eigenpro3(problem, recipe, ridge):
     if recipe == "paper" and ridge:

@@ -30,7 +30,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     kernel : "auto", a name, a kernel object, or a function K(A, B)
     n_centers : how many rows become centers; None lets the plan decide
     solver : "auto", a name, a solver object such as EigenPro4(q=100), or the `plan_` of an earlier fit, to do the same again
-    epochs : passes over the data, or iterations; None lets the plan decide; some solvers end when they are there
+    epochs : passes over the data, or iterations; None lets the plan decide; some solvers end when they are there. With solver="auto" the
+        passes of EigenPro 4 and 2: an exact solution is always solved to its end
     ridge : λ of the objective above, a sum over rows and not a mean; None chooses it
     centers : "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or an array (p, d)
     device : "auto", "cpu", "cuda", "cuda:1", …

@@ -293,7 +293,9 @@ def _solver(
         base = solvers.affordable(base)
     table = solvers.forecast(base)
     log.info("%s", table)
-    return table.chosen.solver, base
+    solver = table.chosen.solver
+    # Epochs are asked of methods that take steps; one that goes to the exact solution was forecast to its end, and goes there.
+    return solver, replace(base, epochs=0) if solver.name in solvers.EXACT else base
 
 
 def _again(estimator: KernelEstimator, stored: Plan, base: Plan, fixed: int | None) -> tuple[solvers.Solver, Plan]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import InputError, one_of
 from .askotch import ASkotch
-from .auto import Candidate, Forecast, affordable, forecast, plan, predicted, seconds
+from .auto import EXACT, Candidate, Forecast, affordable, forecast, plan, predicted, seconds
 from .base import Event, OnEvent, Solver, State, Uncertainty
 from .direct import Direct
 from .eigenpro1 import EigenPro1
@@ -38,6 +38,7 @@ def resolve(solver: Any) -> Any:
 
 __all__ = [
     "ASkotch",
+    "EXACT",
     "EigenPro1",
     "NYTRO",
     "Pegasos",

@@ -19,6 +19,7 @@ from .falkon import Falkon
 TARGET_SECONDS = 120  # what a fit may take, by prediction, where nobody said how many centers
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
 WORTH = 5  # times the seconds that an exact solution of a regression may take (docs/solvers.md)
+EXACT = ("direct", "falkon")  # candidates that go to the exact solution
 ENOUGH = 10_000  # centers with which an exact solution is better than a stochastic one with more
 
 
@@ -47,7 +48,7 @@ class Forecast:
     def fastest(self, exact: bool = False) -> Any:
         """The fastest candidate that fits, of all or of those that go to the exact solution; None where there is none."""
         fitting = [candidate for candidate in self.candidates if candidate.plan is not None and not candidate.reason]
-        fitting = [candidate for candidate in fitting if not exact or candidate.solver.name in ("direct", "falkon")]
+        fitting = [candidate for candidate in fitting if not exact or candidate.solver.name in EXACT]
         return min(fitting, key=lambda candidate: candidate.plan.seconds or 0.0, default=None)  # type: ignore[union-attr]
 
     @property

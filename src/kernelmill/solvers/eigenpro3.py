@@ -15,7 +15,8 @@ from ..preconditioner import OVERSTEP, diagonal, row_steps
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import measured, printed, step_now
 
-REPORT_EVERY = 50  # steps
+REPORT_EVERY = 50  # steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes seconds
+REPORT_VALUES = 10**11
 
 
 @dataclass(eq=False)
@@ -55,6 +56,7 @@ class EigenPro3(Solver):
         state.energy = state.energy or target_energy(source)
         room = K.room(plan.m or 1, len(points)) if plan.keep_block else None
         own_s, report, eta = count(comm, len(X_s)), Reporter(plan, on_event), 0.0
+        every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
         trail = [state.copy()]
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
@@ -85,7 +87,7 @@ class EigenPro3(Solver):
                         state.epoch_loss + (w_m * e * e).sum().item(),
                         state.epoch_weight + w_m.sum().item(),
                     )
-                    if i % REPORT_EVERY < REPORT_EVERY - 1 and state.position < source.n:
+                    if i % every < every - 1 and state.position < source.n:
                         continue
                     state.loss = state.epoch_loss / state.epoch_weight
                     if not state.loss <= MAX_GROWTH * state.energy:

@@ -8,7 +8,7 @@ its new one (a control variate, `Anchor`), so that label noise no longer drives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -26,6 +26,9 @@ from ..preconditioner import OVERSTEP, diagonal, row_steps
 from ..projection import Projection
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import Setup, leaner, measured, printed, step_now
+
+
+Look = Callable[[Callable[[Tensor], Tensor]], object]
 
 
 @dataclass(eq=False)
@@ -215,9 +218,10 @@ def cycle(
 
 
 def steps(
-    batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, comm: Communicator
+    batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, comm: Communicator, look: Look | None = None
 ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
-    """T steps: h, what they did to the model's values on Z; their loss, energy of the targets and weight; and how last residuals change."""
+    """T steps: h, what they did to the model's values on Z; their loss, energy of the targets and weight; and how last residuals change.
+    `look` is called after each with the auxiliary model, temporary centers included."""
     K, Z, X_s, plan, c = setup.K, setup.Z, setup.X_s, setup.plan, setup.plan.c
     alpha, r, mine, own_s = state.alpha, state.r, shard(comm), count(comm, len(setup.X_s))
     F, F_own, KF_own = setup.F, setup.F[mine], setup.pre.KF[mine]
@@ -241,6 +245,11 @@ def steps(
             K_own = block[:, : len(X_s)] if setup.nested and comm.size == 1 else K.dense(x[mine], X_s)
             k[mine, 0] = diagonal(K, x[mine], K_own, F, setup.rough)
         return torch.cat([f, k, *([] if last is None else [last[rows]])], 1)
+
+    def auxiliary(X: Tensor) -> Tensor:
+        x = K.points(X)
+        f = K.matmul(x, Z, alpha) + K.matmul(x, tmp.points, tmp.alpha)
+        return comm.all_sum(f if setup.nested else f + K.matmul(x, X_s[mine], alpha_s))
 
     for batch in batches:
         m, eta = len(batch), step_now(plan, state, anchored=anchor is not None)
@@ -284,6 +293,8 @@ def steps(
             seen.append(last.change(g, summed[:, c + 1 :]))
         tmp.append(X_m[mine], -step[mine])
         state.position += m
+        if look:
+            look(auxiliary)
 
     return h, torch.stack(sums).view(-1, 3).sum(0), seen
 
