@@ -16,19 +16,9 @@ import sys
 import numpy as np
 import torch
 
-from common import RESULTS, show, teacher, write
+from common import RESULTS, line, show, slope, teacher, write
 from gpu import measured_fit
 from kernelmill.solvers import EigenPro4
-
-
-def slope(x, y) -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def line(x, y) -> float:
-    """Intercept of the straight line."""
-    A = np.stack([np.ones(len(x)), np.asarray(x, float)], 1) / np.asarray(y)[:, None]
-    return float(np.linalg.lstsq(A, np.ones(len(x)), rcond=None)[0][0])
 
 
 def free_fit(x, y) -> float:

@@ -122,6 +122,17 @@ def _lines(path: str) -> list[str]:
         return []
 
 
+def slope(x, y) -> float:
+    """The exponent: of the straight line through the logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def line(x, y) -> float:
+    """Intercept of the straight line that fits best in relative error."""
+    A = np.stack([np.ones(len(x)), np.asarray(x, float)], 1) / np.asarray(y)[:, None]
+    return float(np.linalg.lstsq(A, np.ones(len(x)), rcond=None)[0][0])
+
+
 def write(name: str, rows: list[dict], **extra) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

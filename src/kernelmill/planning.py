@@ -290,8 +290,9 @@ def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str,
     if projection not in ["auto", *PROJECTIONS]:
         raise one_of("projection", projection, ["auto", *PROJECTIONS])
     room = n if base.recipe == "paper" else p
-    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it.
-    s = min(room, s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and p >= 100_000 else 4_000)
+    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it: worth it where an epoch is long.
+    long = p >= 100_000 or (p >= 30_000 and n >= 1_000_000)
+    s = min(room, s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and long else 4_000)
     if q is None:
         # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and sqrt cost, in features).
         q = min(s // 10, int(0.15 * p * (d + 200) / s))

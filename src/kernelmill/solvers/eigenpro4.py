@@ -27,7 +27,6 @@ from ..projection import Projection
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import Setup, leaner, measured, printed, step_now
 
-
 Look = Callable[[Callable[[Tensor], Tensor]], object]
 
 
