@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,14 @@ lint: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The paper's tables and figures at small sizes, about 20 minutes on two cores; then the pictures and docs/reproduction.md from all results.
+SCRIPTS := table2_comparison table1_complexity figure_projection figure_epochs figure_methods appendix_fixed_point nystrom_size
+reproduce: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reproduce]'
+	$(BIN)/python -m reproduce.data fetch
+	set -e; for script in $(SCRIPTS); do $(BIN)/python -m reproduce.$$script --small; done
+	$(BIN)/python -m reproduce.page
 
 clean:
 	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info demo-output
