@@ -34,7 +34,7 @@ SCRIPTS := table2_comparison table1_complexity figure_projection figure_epochs f
 reproduce: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reproduce]'
 	$(BIN)/python -m reproduce.data fetch
-	set -e; for script in $(SCRIPTS); do $(BIN)/python -m reproduce.$$script --small; done
+	set -e; for script in $(SCRIPTS); do $(BIN)/python -m reproduce.$$script --small || [ $$? -eq 3 ]; done
 	$(BIN)/python -m reproduce.page
 
 clean:

@@ -1,19 +1,19 @@
-"""Every quantitative claim of the paper, with what the stored results say about it. A verdict follows from numbers, by a rule beside it."""
+"""Every quantitative claim of the paper, and what the stored results say about it. Where numbers were taken, verdicts follow from them."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import mean
+from itertools import pairwise
+from statistics import mean, median
 
 from benchmarks.common import slope
 
 from .figure_epochs import REACHED
 from .paper import PLACES, SPEED_UPS
-from .record import largest, read
-from .table1_complexity import exponents
+from .record import SIZES, largest, read
+from .table1_complexity import COUNTED, exponents
 
 YES, ALMOST, NO = "confirmed", "confirmed with a difference", "not confirmed"
 FOUR, THREE, BEST = "EigenPro 4, as published", "EigenPro 3, as published", "EigenPro 3, best projection"
@@ -26,6 +26,14 @@ class Claim:
     judge: Callable[[], tuple[str, str]]
 
 
+def verdict_of(claim: Claim) -> tuple[str, str]:
+    """The verdict, and what says so; a claim whose results are not there is said to be so."""
+    try:
+        return claim.judge()
+    except (IndexError, KeyError, ValueError, StopIteration, ZeroDivisionError):
+        return "not judged", "the results that would say so are missing"
+
+
 def table2() -> list[dict]:
     return (largest("table2_comparison") or {"rows": []})["rows"]
 
@@ -36,6 +44,22 @@ def cell(data: str, p: int, method: str) -> dict:
 
 def cells() -> list[tuple[str, int]]:
     return sorted({(row["data"], row["p"]) for row in table2()})
+
+
+def every_size() -> list[tuple[str, dict[tuple[str, int, str], dict]]]:
+    """The cells of Table 2 at each size that was run."""
+    found = [(size, read("table2_comparison", size)) for size in SIZES]
+    return [(size, {(row["data"], row["p"], row["method"]): row for row in result["rows"]}) for size, result in found if result]
+
+
+def pairs(one: str, other: str) -> list[tuple[str, int, float]]:
+    """Accuracy of one method less the other's, in all cells of all sizes that have both."""
+    return [
+        (data, p, row["accuracy"] - rows[data, p, other]["accuracy"])
+        for _, rows in every_size()
+        for (data, p, method), row in sorted(rows.items())
+        if method == one and "accuracy" in row and "accuracy" in rows.get((data, p, other), {})
+    ]
 
 
 def of(name: str, part: str | None = None, size: str | None = None) -> list[dict]:
@@ -81,60 +105,72 @@ def quadratic_three() -> tuple[str, str]:
     rows = counted("EigenPro 3")
     by_count = math.log2(rows[-1]["values per sample"] / rows[-2]["values per sample"])
     time = grown(THREE, "seconds")
-    return (
-        YES if by_count > 1.7 and min(time) > 1.7 else ALMOST
-    ), f"values to the {by_count:.2f}, seconds to the {numbers(time)} at the largest doubling"
+    verdict = YES if by_count > 1.7 and min(time) > 1.7 else ALMOST if by_count > 1.7 else NO
+    return verdict, f"values to the {by_count:.2f}, seconds to the {numbers(time)} at the largest doubling"
 
 
 def falkon_cost() -> tuple[str, str]:
     rows = counted("Falkon")
     by_count = slope([row["p"] for row in rows], [row["values per sample"] for row in rows])
-    short = sorted({row["p"] for row in table2() if row["method"] == "Falkon" and "out of memory" in row})
-    needs = next((row["out of memory"] for row in table2() if row["method"] == "Falkon" and row["p"] == (short or [0])[0]), "")
-    said = f"; from p = {short[0]:,} on it does not fit ({needs.replace('solver=', '')})" if short else ""
-    return (ALMOST if short else YES), (
-        f"values per sample and iteration to the {by_count:.2f}; this implementation holds three p × p matrices of float64, six times what "
-        f"the formula's one of float32 takes{said}"
-    )
+    fits = [row for row in table2() if row["method"] == "Falkon" and "seconds" in row]
+    short = [row for row in table2() if row["method"] == "Falkon" and "out of memory" in row]
+    most = max(fits, key=lambda row: row["p"])
+    held = most["memory MiB"] * 2**20 / most["p"] ** 2
+    said = f"values per sample and iteration to the {by_count:.2f}; {held:.0f} bytes for each of p² at p = {most['p']:,}"
+    if short:
+        first = min(short, key=lambda row: row["p"])
+        said += f"; from p = {first['p']:,} on it does not fit ({first['out of memory'].removeprefix('solver=')})"
+    return (YES if abs(by_count - 1) < 0.1 and held > 4 else NO), f"{said}. Set-up in p³ was not measured by itself"
 
 
 def formula() -> tuple[str, str]:
-    row = counted("EigenPro 4")[-1]
-    ratio = row["values per sample"] / row["formula, values"], row["products per sample"] / row["formula, products"]
-    return ALMOST, (
-        f"counted over printed at p = {row['p']:,}: kernel values {ratio[0]:.2f}, products {ratio[1]:.2f}. A projection pass "
-        f"needs p²/2 values and "
-        "not p²: a batch of centers only meets those that have weight already"
+    rows = [row for row in of("table1_complexity", "counts") if row["p"] == max(row["p"] for row in counted("EigenPro 4"))]
+    said = "; ".join(
+        f"{row['method']} {row['values per sample'] / row['formula, values']:.2f} and "
+        f"{row['products per sample'] / row['formula, products']:.2f}"
+        for row in rows
+    )
+    ratio = rows[0]["values per sample"] / rows[0]["formula, values"]
+    return (YES if abs(ratio - 1) < 0.02 else ALMOST if abs(ratio - 1) < 0.2 else NO), (
+        f"counted over printed at p = {rows[0]['p']:,}, kernel values and products: {said}. A projection pass needs p²/2 "
+        f"values and not p²: a "
+        "batch of centers only meets those that have weight already. Falkon's triangular solves, p² an iteration, are not in the formula"
     )
 
 
 def average_cost() -> tuple[str, str]:
     row = counted("EigenPro 4")[-1]
     printed, derived = 2 * (1 + math.sqrt(2)), 2 + math.sqrt(2)
-    return NO, (
-        f"at T* the table's own terms add up to 2mp + mp√(2T_ep2), {derived:.2f} mp for one pass, where {printed:.2f} mp is "
-        f"printed; counted "
-        f"{row['products per sample'] / row['p']:.2f} mp (p = {row['p']:,}, all terms)"
+    found = row["products per sample"] / row["p"]
+    return (YES if abs(found - printed) < abs(found - derived) else NO), (
+        f"by arithmetic the table's own terms add up to 2mp + mp√(2T_ep2) at T*, {derived:.2f} mp for one pass; "
+        f"{printed:.2f} mp is printed; counted "
+        f"{found:.2f} mp (p = {row['p']:,}, all terms)"
     )
 
 
 def best_period() -> tuple[str, str]:
     rows = of("table1_complexity", "period")
     best = min(rows, key=lambda row: row["seconds"])
-    near = [row["T"] for row in rows if row["seconds"] <= 1.1 * best["seconds"]]
-    star = best["T* printed"]
-    inside = min(near) <= star <= max(near)
-    return (YES if inside else ALMOST), (
-        f"quickest T = {best['T']}, within a tenth of it T = {min(near)} to {max(near)}; T* = {star:.0f}, with a pass of p²/2 "
-        f"{best['T* of a half pass']:.0f} "
+    near = [row["T"] for row in rows if row["seconds"] <= 1.15 * best["seconds"]]
+    star, half = best["T* printed"], best["T* of a half pass"]
+    verdict = YES if min(near) <= star <= max(near) else ALMOST if min(near) <= half <= max(near) else NO
+    return verdict, (
+        f"quickest T = {best['T']}, within 15 % of it T = {min(near)} to {max(near)}; T* = {star:.0f}, with a pass of p²/2 {half:.0f} "
         f"(p = {best['p']:,}, m = {best['m']})"
     )
 
 
 def reuse() -> tuple[str, str]:
     row = counted("EigenPro 4")[-1]
-    ratio = (row["values per sample"] + row["p"]) / row["values per sample"]
-    return ALMOST, f"evaluating f(Z) anew would cost p values a sample more: {ratio:.2f} times the counted values, not 2"
+    anew = row["p"] + row["p"] * (row["p"] + COUNTED["s"]) / (row["T"] * COUNTED["m"])  # K(Z, Z_tmp), K(Z, Z) and K(Z, X_s), per sample
+    ratio = (row["values per sample"] + anew) / row["values per sample"]
+    verdict = YES if abs(ratio - 2) < 0.1 else ALMOST if ratio > 1.2 else NO
+    return (
+        verdict,
+        f"with f(Z) evaluated anew at every projection the counted kernel values would be {ratio:.2f} times as many; "
+        f"seconds were not taken",
+    )
 
 
 def speed_ups(method: str = FOUR, against: str = THREE) -> dict[str, list[tuple[int, float]]]:
@@ -151,60 +187,59 @@ def faster() -> tuple[str, str]:
     for data, found in ours.items():
         theirs = SPEED_UPS.get(PLACES.get(data, ""), [])
         if len(theirs) == len(found):
-            larger += sum(ratio >= their for (_, ratio), their in zip(found, theirs, strict=True))
+            larger += sum(ratio >= float(their.strip(">")) for (_, ratio), their in zip(found, theirs, strict=True))
             total += len(found)
-        said.append(
-            f"{data} {', '.join(f'{ratio:.0f}' for _, ratio in found)}"
-            + (f" (paper, {PLACES[data]}: {', '.join(f'{x:g}' for x in theirs)})" if theirs else "")
-        )
-    verdict = YES if total and larger == total else ALMOST
+        printed = f" (paper, {PLACES[data]}: {', '.join(theirs)})" if theirs else ""
+        said.append(f"{data} {', '.join(f'{ratio:.0f}' for _, ratio in found)}{printed}")
+    ratios = [ratio for found in ours.values() for _, ratio in found]
+    verdict = YES if total and larger == total else ALMOST if min(ratios) > 1 else NO
     return (
         verdict,
-        f"{'; '.join(said)}; as large as the paper's in {larger} of {total} cells. The ratio is about p/(4m), and m is the recipe's batch",
+        f"{'; '.join(said)}; as large as the paper's in {larger} of {total} cells. By count the ratio is about p/(4m), "
+        f"and m is the recipe's batch",
     )
 
 
 def up_to_600() -> tuple[str, str]:
-    most = max(ratio for found in speed_ups().values() for _, ratio in found)
-    default = max(ratio for found in speed_ups("kernelmill, one epoch").values() for _, ratio in found)
-    best = max(ratio for found in speed_ups(against=BEST).values() for _, ratio in found)
-    return (YES if most >= 600 else ALMOST), (
-        f"at most {most:.0f} times (this library's epoch: {default:.0f}); against EigenPro 3 with this library's projection {best:.0f}. "
-        "EigenPro 3 is quicker here than in the paper: fused kernels, and a pass of half the values"
+    most, ours, best = (
+        max(ratio for found in speed_ups(*names).values() for _, ratio in found)
+        for names in ((FOUR, THREE), ("kernelmill, one epoch", THREE), (FOUR, BEST))
+    )
+    return (YES if most >= 600 else ALMOST if most >= 100 else NO), (
+        f"at most {most:.0f} times (this library's epoch: {ours:.0f}); against EigenPro 3 with this library's projection {best:.0f}. "
+        "EigenPro 3 has fused kernels here too, and a pass of half the values"
     )
 
 
 def as_three() -> tuple[str, str]:
-    gaps = [
-        cell(d, p, FOUR)["accuracy"] - cell(d, p, THREE)["accuracy"]
-        for d, p in cells()
-        if "accuracy" in cell(d, p, FOUR) and "accuracy" in cell(d, p, THREE)
-    ]
-    return (
-        YES if min(gaps) > -0.5 else NO
-    ), f"EigenPro 4 less EigenPro 3, the cells that could be run: {', '.join(f'{gap:+.2f}' for gap in gaps)} points"
+    gaps = pairs(FOUR, THREE)
+    worst = min(gaps, key=lambda each: each[2])
+    verdict = YES if worst[2] > -0.5 else ALMOST if median(gap for *_, gap in gaps) > -0.5 else NO
+    return verdict, (
+        f"EigenPro 4 less EigenPro 3, {len(gaps)} cells of all sizes that could be run: in the middle "
+        f"{median(gap for *_, gap in gaps):+.2f} points, at worst "
+        f"{worst[2]:+.2f} ({worst[0]}, p = {worst[1]:,})"
+    )
 
 
 def above_falkon() -> tuple[str, str]:
-    gaps = [
-        (d, p, cell(d, p, FOUR)["accuracy"] - cell(d, p, "Falkon")["accuracy"])
-        for d, p in cells()
-        if "accuracy" in cell(d, p, "Falkon") and "accuracy" in cell(d, p, FOUR)
-    ]
-    return (YES if min(gap for *_, gap in gaps) > -0.1 else NO), (
-        f"EigenPro 4 less Falkon: {', '.join(f'{gap:+.2f} ({d}, {p:,})' for d, p, gap in gaps)}. Run to its tolerance, Falkon "
-        f"is the better model "
-        "where it fits; the paper does not say how its Falkon was stopped or which ridge it had"
+    gaps = pairs(FOUR, "Falkon")
+    verdict = YES if min(gap for *_, gap in gaps) > -0.1 else ALMOST if mean(gap for *_, gap in gaps) > -0.1 else NO
+    return verdict, (
+        f"EigenPro 4 less Falkon, {len(gaps)} cells of all sizes: {min(gap for *_, gap in gaps):+.2f} to "
+        f"{max(gap for *_, gap in gaps):+.2f} points. "
+        "Falkon runs to its tolerance here; the paper does not say how its Falkon was stopped, or which ridge it had"
     )
 
 
 def larger_is_better() -> tuple[str, str]:
-    said, rising = [], True
-    for data in dict.fromkeys(d for d, _ in cells()):
-        scores = [cell(d, p, FOUR)["accuracy"] for d, p in cells() if d == data and "accuracy" in cell(d, p, FOUR)]
-        rising = rising and all(b > a - 0.1 for a, b in itertools.pairwise(scores))
-        said.append(f"{data} {', '.join(f'{score:.1f}' for score in scores)}")
-    return (YES if rising else ALMOST), "; ".join(said)
+    said, rising = [], []
+    for size, rows in every_size():
+        for data in dict.fromkeys(data for data, _, _ in rows):
+            scores = [row["accuracy"] for (d, _, method), row in sorted(rows.items()) if d == data and method == FOUR and "accuracy" in row]
+            rising.append(all(b > a - 0.1 for a, b in pairwise(scores)))
+            said.append(f"{data} ({size}) {', '.join(f'{score:.1f}' for score in scores)}")
+    return (YES if all(rising) else ALMOST if sum(rising) > len(rising) / 2 else NO), "; ".join(said)
 
 
 def terabyte() -> tuple[str, str]:
@@ -213,36 +248,31 @@ def terabyte() -> tuple[str, str]:
 
 def drops() -> tuple[str, str]:
     rows = [row for row in of("figure_projection", size="small") if row["run"] == "EigenPro 4, T = 11"]
-    changes = [after["accuracy"] - before["accuracy"] for before, after in itertools.pairwise(rows) if after["kind"] == "projection"]
+    changes = [after["accuracy"] - before["accuracy"] for before, after in pairwise(rows) if after["kind"] == "projection"]
     half = len(changes) // 2
     shrink = mean(changes[half:]) > mean(changes[:half])
-    verdict = YES if mean(changes) < 0 and shrink else NO
-    return (
-        verdict,
-        f"mean change at a projection {mean(changes[:half]):+.2f} points in the first half, {mean(changes[half:]):+.2f} in the "
-        f"second ({len(changes)} projections)",
+    return (YES if mean(changes) < 0 and shrink else ALMOST if mean(changes) < 0 else NO), (
+        f"mean change at a projection {mean(changes[:half]):+.2f} points in the first half, {mean(changes[half:]):+.2f} in the second "
+        f"({len(changes)} projections, m = {rows[0]['m']}, less than the recipe's batch)"
     )
 
 
 def same_end() -> tuple[str, str]:
-    ends = {
-        name: [row for row in of("figure_projection", size="small") if row["run"] == name][-1]
-        for name in ("EigenPro 4, T = 11", "EigenPro 3 (T = 1)", "EigenPro 4, T = 11, residual carried")
-    }
-    four, three, ours = ends.values()
-    verdict = YES if abs(four["accuracy"] - three["accuracy"]) < 1 and four["seconds"] < three["seconds"] else NO
-    one, other = (f"{run['accuracy']:.1f} % in {run['seconds']:.1f} s" for run in (four, three))
-    said = f"{one} against {other}; with the residual carried {ours['accuracy']:.1f} %"
-    wide = [row for row in of("figure_projection", size="gpu") if row["run"] == "EigenPro 4, T = 11"]
-    if wide and wide[-1]["accuracy"] < 50:
-        verdict = ALMOST
-        end = f"it diverges ({wide[-1]['accuracy']:.1f} %)"
-        said += f". With the recipe's own batch, m = {wide[-1]['m']:,}, at p = 100,000 on image features {end}"
-    return verdict, said
+    said, good = [], []
+    for size in SIZES:
+        rows = of("figure_projection", size=size) if read("figure_projection", size) else []
+        ends = {row["run"]: row for row in rows}
+        if not ends:
+            continue
+        four, three, ours = ends["EigenPro 4, T = 11"], ends["EigenPro 3 (T = 1)"], ends["EigenPro 4, T = 11, residual carried"]
+        good.append(four["accuracy"] > three["accuracy"] - 1 and four["seconds"] < three["seconds"])
+        one, other, mine = (f"{run['accuracy']:.1f} % in {run['seconds']:.1f} s" for run in (four, three, ours))
+        said.append(f"{size}, m = {four['m']}: {one} against {other}; with the residual carried {mine}")
+    return (YES if all(good) else ALMOST if any(good) else NO), ". ".join(said)
 
 
 def converged() -> dict[tuple[str, int], dict[str, int]]:
-    """The epoch from which on a run is within REACHED points of its best."""
+    """The first epoch in which a run is within REACHED points of its best."""
     found: dict[tuple[str, int], dict[str, int]] = {}
     rows = of("figure_epochs")
     for key in dict.fromkeys((row["data"], row["p"], row["run"]) for row in rows):
@@ -253,19 +283,19 @@ def converged() -> dict[tuple[str, int], dict[str, int]]:
 
 
 def fewer_epochs() -> tuple[str, str]:
-    pairs = {key: (runs[FOUR], runs[THREE]) for key, runs in converged().items()}
-    fewer = sum(four < three for four, three in pairs.values())
-    verdict = YES if fewer == len(pairs) else ALMOST if fewer > len(pairs) / 2 else NO
-    return verdict, "epochs until within 0.2 points of the best, EigenPro 4 and 3: " + "; ".join(
-        f"{d}, p = {p:,}: {a} and {b}" for (d, p), (a, b) in pairs.items()
-    )
+    both = {key: (runs[FOUR], runs[THREE]) for key, runs in converged().items()}
+    fewer = sum(four < three for four, three in both.values())
+    verdict = YES if fewer == len(both) else ALMOST if fewer > len(both) / 2 else NO
+    said = "; ".join(f"{d}, p = {p:,}: {a} and {b}" for (d, p), (a, b) in both.items())
+    return verdict, f"first epoch within {REACHED} points of the best, EigenPro 4 and 3: {said}. One seed each, small sizes"
 
 
 def tenth_of_epochs() -> tuple[str, str]:
     least = min(runs[FOUR] / runs[THREE] for runs in converged().values())
-    return (
-        YES if least < 0.1 else NO
-    ), f"the smallest ratio of epochs here is {least:.2f}; with a million centers EigenPro 3 was not run to its end"
+    return (YES if least <= 0.1 else NO), (
+        f"the smallest ratio of epochs here is {least:.2f}, with up to {max(p for _, p in converged()):,} centers; the "
+        f"paper's million was not run to its end"
+    )
 
 
 def first_limit() -> tuple[str, str]:
@@ -302,22 +332,37 @@ def variance() -> tuple[str, str]:
 
 
 def log4() -> tuple[str, str]:
-    rows = of("nystrom_size", "rows")
+    rows = [row for row in of("nystrom_size", "rows") if row["log^4 n"] < row["n"]]  # below, log⁴ n is more than all rows
     enough = all(row["s"] <= row["log^4 n"] for row in rows)
-    last = {row["q"]: row for row in rows}
+    every = {q: [row["s"] for row in of("nystrom_size", "rows") if row["q"] == q] for q in sorted({row["q"] for row in rows})}
+    sizes = [row["n"] for row in of("nystrom_size", "rows") if row["q"] == max(every)]
     spectrum = next(row for row in of("nystrom_size", "spectrum") if (row["s"], row["q"]) == (1000, 100))
-    said = ", ".join(f"{row['s']:,} for q = {q}" for q, row in last.items())
-    n = max(row["n"] for row in rows)
+    needed = "; ".join(f"{', '.join(f'{s:,.0f}' for s in found)} for q = {q}" for q, found in every.items())
     return (ALMOST if enough else NO), (
-        f"within twice the top eigenvalue of s = n at n = {n:,}: s = {said}; log⁴ n = {math.log(n) ** 4:,.0f}. What is needed "
-        f"depends on q more than on n. "
-        f"The paper's own s = 1,000, q = 100 is less than log⁴ n = {math.log(5e6) ** 4:,.0f} for its n, and the step it trusts "
-        f"is {spectrum['ratio']:.1f} times too large"
+        f"to come within twice the top eigenvalue of s = n, with n = {', '.join(f'{n:,}' for n in sizes)}: s = {needed}; "
+        f"log⁴ n is less than n only for the "
+        f"last of these ({rows[-1]['log^4 n']:,.0f}), so this is one point, and the constant is free. The paper's own s = 1,000 is below "
+        f"log⁴ n = {math.log(5e6) ** 4:,.0f} for its n; fresh rows have {spectrum['ratio']:.1f} times the top eigenvalue it trusts there"
     )
 
 
 def printed_update() -> tuple[str, str]:
     return NO, "α ← α − (n/m) η θ as printed has the wrong sign and scale; identity 1 of tests/test_identities.py fixes both: α ← α + θ"
+
+
+def until_converged() -> tuple[str, str]:
+    rows = of("figure_methods")
+    p = max(row["p"] for row in rows)
+    four, three = (next(row for row in rows if row["method"] == method and row["p"] == p) for method in (FOUR, THREE))
+    ratio = three["seconds"] / four["seconds"]
+    return (YES if ratio > 100 else ALMOST if ratio > 1 else NO), (
+        f"{four['seconds']:.0f} s and {four['epochs']} epochs against {three['seconds']:.0f} s and {three['epochs']} "
+        f"epochs, p = {p:,}, n = {four['n']:,}"
+    )
+
+
+def special_case() -> tuple[str, str]:
+    return YES, "identity 2 of tests/test_identities.py, to 1e-7 in float64 with an exact projection"
 
 
 CLAIMS = [
@@ -335,6 +380,8 @@ CLAIMS = [
     Claim("It is more accurate than Falkon", "Table 2", above_falkon),
     Claim("Larger models are better", "Table 2", larger_is_better),
     Claim("Falkon needs over 1 TB for 512,000 centers", "Introduction", terabyte),
+    Claim("512,000 centers converge in 3 hours, 15 epochs, instead of 43 days, 100 (ImageNet)", "Three-method figure", until_converged),
+    Claim("EigenPro 3 is EigenPro 4 with T = 1", "Main idea", special_case),
     Claim("Accuracy rises between projections and drops at them, less and less", "Figure T = 11 against T = 1", drops),
     Claim("T = 11 ends where T = 1 does, much sooner", "Figure T = 11 against T = 1", same_end),
     Claim("EigenPro 4 converges in fewer epochs than EigenPro 3", "Multi-epoch figure", fewer_epochs),

@@ -18,7 +18,6 @@ class EfficientNetLite0:
     def __init__(self, weights: Path, device: str = "cpu", dtype: torch.dtype = torch.float32):
         state = torch.load(weights, map_location="cpu", weights_only=True)
         self._convs: dict[str, tuple[Tensor, Tensor]] = {}
-        self.fc = (state["_fc.weight"].to(device, dtype), state["_fc.bias"].to(device, dtype))
 
         def fold(conv: str, norm: str) -> None:
             """A convolution and the batch norm after it are one convolution with a bias."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .claims import ALMOST, BEST, CLAIMS, FOUR, NO, THREE, YES, cell, cells
+from .claims import ALMOST, BEST, CLAIMS, FOUR, NO, THREE, YES, cell, cells, verdict_of
 from .paper import PLACES, SPEED_UPS, TABLE_2
 from .paper import P as PAPER_P
 from .record import read
+from .table1_complexity import exponents
 
 ONE = "kernelmill, one epoch"
 PAGE = Path(__file__).parent.parent / "docs" / "reproduction.md"
@@ -40,13 +41,13 @@ def shown(row: dict, three: dict) -> str:
 
 
 def size_of(p: int) -> str:
-    return "1M" if p >= 10**6 else f"{p // 1024}k"
+    return "1M" if p >= 10**6 else f"{p // 1024}k" if p % 1024 == 0 else f"{p // 1000}k"
 
 
 def table2(size: str) -> str:
     result = read("table2_comparison", size)
     if result is None:
-        return "*Not measured yet.*\n"
+        return "Not measured.\n"
     found = {(row["data"], row["p"], row["method"]): row for row in result["rows"]}
     parts = []
     for data in dict.fromkeys(row["data"] for row in result["rows"]):
@@ -73,9 +74,9 @@ def papers_table() -> str:
                 if value is None:
                     line.append("out of memory")
                     continue
-                minutes, score = value
-                time = f"{minutes:g} min" if minutes < 1440 else f"> {minutes / 1440:g} days"
-                ratio = f"{SPEED_UPS[data][i]:g}×, " if method == "EigenPro 4" else ""
+                time, score = value
+                time = time if isinstance(time, str) else f"{time:g} min"
+                ratio = f"{SPEED_UPS[data][i]}×, " if method == "EigenPro 4" else ""
                 line.append(f"{time} ({ratio}{score:g} %)" if score else time)
             lines.append(f"| {data} | {method} | " + " | ".join(line) + " |")
     return "\n".join(lines) + "\n"
@@ -114,11 +115,20 @@ def standing() -> str:
 
 
 def claims() -> str:
-    judged = [(claim, *claim.judge()) for claim in CLAIMS]
+    judged = [(claim, *verdict_of(claim)) for claim in CLAIMS]
     counts = {verdict: sum(found == verdict for _, found, _ in judged) for verdict in (YES, ALMOST, NO)}
     lines = [f"{counts[YES]} confirmed, {counts[ALMOST]} confirmed with a difference, {counts[NO]} not confirmed.", ""]
-    lines += ["| the paper says | where | | measured here |", "| --- | --- | --- | --- |"]
+    lines += ["| the paper says | where | | what says so |", "| --- | --- | --- | --- |"]
     lines += [f"| {claim.text} | {claim.where} | {verdict} | {said.replace('|', '∣')} |" for claim, verdict, said in judged]
+    return "\n".join(lines) + "\n"
+
+
+def growth() -> str:
+    """Exponents of seconds and memory on the GPU."""
+    lines = ["| | | seconds | last doubling | memory | last doubling |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in exponents(read("table2_comparison", "gpu")):
+        values = [row[key] for key in ("seconds", "seconds, last doubling", "memory", "memory, last doubling")]
+        lines.append(f"| {row['data']} | {row['method']} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -135,8 +145,9 @@ def machines() -> str:
 def main() -> None:
     parts = {
         "claims": claims(), "table2-gpu": table2("gpu"), "table2-small": table2("small"), "table2-paper": papers_table(),
-        "default": default_against_paper(), "standing": standing(), "machines": machines(),
-        "places": ", ".join(f"{data} for {name}" for data, name in PLACES.items()),
+        "default": default_against_paper(), "standing": standing(), "machines": machines(), "growth": growth(),
+        "places": ", ".join(f"{data} for {PLACES[data]}" for data in ("features", "fashion")),
+        "table2-own": table2("paper"),
     }  # fmt: skip
     text = TEXT.read_text()
     for name, part in parts.items():

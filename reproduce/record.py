@@ -90,6 +90,12 @@ def settle(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
+def extrapolated(marks: list[tuple[int, float]], rows: int) -> float:
+    """Seconds for so many rows: the first mark's as they were, for something may have been made once, and the rate since then."""
+    (first, at), (last, now) = marks[0], marks[-1]
+    return at + (rows - first) * (now - at) / (last - first) if last > first else rows * now / last
+
+
 def fit(
     data: Data,
     p: int,
@@ -98,7 +104,6 @@ def fit(
     device: str,
     epochs: int | None = 1,
     longest: float = float("inf"),
-    listen: Any = None,
     solver: Any = None,
     **settings: Any,
 ) -> dict:
@@ -107,26 +112,24 @@ def fit(
     does not fit into memory says so."""
     how = METHODS[method]
     timed: dict[str, float] = {}
+    marks: list[tuple[int, float]] = []  # rows done, seconds since the start
 
     def watch(event: Any) -> bool:
-        if listen:
-            listen(event)
         if event.kind == "step_back":
             timed["back"] = timed.get("back", 0) + 1
         if event.kind == "start":
             timed["set-up"], timed["at"] = time.perf_counter() - start, time.perf_counter()
             return False
-        m = model_plan(event)
-        if "seconds" not in timed and event.kind == "projection" and m and event.rows >= LEAST_STEPS * m:
-            spent = time.perf_counter() - timed["at"]
-            whole = timed["set-up"] + spent * event.rows_total / event.rows
+        if event.kind != "projection" or event.state is None or "seconds" in timed:
+            return False
+        now = time.perf_counter() - timed["at"]
+        marks.append((event.rows, now))
+        if event.rows >= LEAST_STEPS * event.state.plan.m:
+            whole = timed["set-up"] + extrapolated(marks, event.rows_total)
             if whole > longest:
-                timed["seconds"], timed["steps"] = whole, event.rows / m
+                timed["seconds"], timed["steps"] = whole, event.rows / event.state.plan.m
                 return True
         return False
-
-    def model_plan(event: Any) -> int | None:
-        return event.state.plan.m if event.state is not None else None
 
     model = KernelClassifier(
         kernel=kernels.Laplacian(bandwidth=data.bandwidth), n_centers=p, solver=solver or how["solver"](), epochs=how.get("epochs", epochs),
@@ -143,7 +146,9 @@ def fit(
                 torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     except (InputError, torch.OutOfMemoryError) as error:
-        row |= {"out of memory": str(error).split(";")[0]}
+        if isinstance(error, InputError) and "may be used" not in str(error):
+            raise
+        row |= {"out of memory": str(error).split(";")[0], "commit": COMMIT}
         print(row, flush=True)
         return row
     memory = (torch.cuda.max_memory_allocated() - before) / 2**20 if device == "cuda" else peak.mib

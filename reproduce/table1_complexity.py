@@ -23,7 +23,7 @@ from kernelmill import KernelRegressor, kernels
 from kernelmill.solvers import EigenPro3, EigenPro4, Falkon
 
 from .data import load
-from .record import METHODS, axes, fit, largest, options, read, save, write
+from .record import METHODS, axes, fit, largest, options, save, write
 
 NAME = "table1_complexity"
 COUNTED = {"rows": 8192, "features": 32, "p": [512, 1024, 2048, 4096], "s": 200, "q": 20, "m": 128}
@@ -147,7 +147,6 @@ def run(given: Any) -> None:
     for row in rows:
         print({key: round(value, 1) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
     rows += periods(given)
-    rows += exponents(read("table2_comparison", given.size))
     write(NAME, given.size, rows)
 
 

@@ -70,6 +70,7 @@ def draw() -> None:
     for panel, name in zip(panels, names, strict=True):
         for method, look in METHODS.items():
             rows = [row for row in result["rows"] if row["data"] == name and row["method"] == method and "seconds" in row]
+            rows.sort(key=lambda row: row["p"])
             if not rows:
                 continue
             p, seconds = [row["p"] for row in rows], [row["seconds"] for row in rows]

@@ -90,7 +90,8 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         budget = max(1 << 20, budget - 3 * X.window_bytes)
     elif estimator._learned is not None and device == "cpu":
         budget -= min(budget // 2, size)  # read from a file: no memory of the user's own
-    if device.startswith("cuda") and not X.is_cuda and not streamed and estimator.epochs != 1 and size <= budget // 3 and comm.size == 1:
+    once = estimator.epochs == 1 and not is_auto(estimator.solver)  # an exact solution, which "auto" may take, reads them many times
+    if device.startswith("cuda") and not X.is_cuda and not streamed and not once and size <= budget // 3 and comm.size == 1:
         # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
         X, y, budget = X.to(device), y.to(device), budget - size
     rows_of = partial(source_of, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
