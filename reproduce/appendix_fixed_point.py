@@ -23,7 +23,7 @@ from kernelmill.planning import Plan
 from kernelmill.solvers import EigenPro4Exact
 from kernelmill.solvers.base import OnEvent
 
-from .record import axes, largest, options, save, write
+from .record import axes, largest, save, script, write
 
 NAME = "appendix_fixed_point"
 D, KERNEL, SIGMA = 3, kernels.Laplacian(bandwidth=1.0), 0.3
@@ -170,12 +170,5 @@ def draw() -> None:
     save(figure, "appendix")
 
 
-def main() -> None:
-    given = options(__doc__)
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw)

@@ -16,7 +16,7 @@ from kernelmill import KernelClassifier, kernels
 from kernelmill.solvers import EigenPro3, EigenPro4
 
 from .data import Data, load
-from .record import METHODS, accuracy, axes, largest, options, save, settle, write
+from .record import METHODS, accuracy, axes, largest, save, script, settle, write
 
 NAME = "figure_epochs"
 SIZES: dict[str, dict[str, Any]] = {
@@ -123,12 +123,5 @@ def draw() -> None:
     save(figure, "epochs")
 
 
-def main() -> None:
-    given = options(__doc__)
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw)

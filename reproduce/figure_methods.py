@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from .data import load
-from .record import METHODS, axes, fit, largest, options, save, write
+from .record import METHODS, axes, fit, largest, save, script, write
 
 NAME = "figure_methods"
 PUBLISHED = {"s": 10_000, "q": 1000, "bandwidth": 16.0}
@@ -41,6 +41,9 @@ def one(given: Any, p: int, method: str) -> dict:
 
 
 def run(given: Any) -> None:
+    if given.one:
+        print(json.dumps(one(given, int(given.one[0]), given.one[1])))
+        raise SystemExit
     rows = []
     for p in SIZES[given.size]["p"]:
         for method in SHOWN:
@@ -82,15 +85,5 @@ def draw() -> None:
     save(figure, "methods")
 
 
-def main() -> None:
-    given = options(__doc__, one={"nargs": 2, "help": "P METHOD: a single fit, its row on the last line"})
-    if given.one:
-        print(json.dumps(one(given, int(given.one[0]), given.one[1])))
-        return
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw, one={"nargs": 2, "help": "P METHOD: a single fit, its row on the last line"})

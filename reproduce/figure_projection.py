@@ -23,7 +23,7 @@ from kernelmill.solvers import EigenPro4, eigenpro4
 from kernelmill.solvers.setup import measured, printed
 
 from .data import Data, load
-from .record import METHODS, accuracy, axes, options, read, save, write
+from .record import METHODS, accuracy, axes, read, save, script, write
 
 NAME = "figure_projection"
 SIZES: dict[str, dict[str, Any]] = {
@@ -125,12 +125,5 @@ def draw() -> None:
     save(figure, "projection")
 
 
-def main() -> None:
-    given = options(__doc__)
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw)

@@ -26,7 +26,7 @@ from kernelmill.preconditioner import FRESH_ROWS, fresh_spectrum, precondition, 
 from kernelmill.solvers import EigenPro4
 
 from .data import Data, load
-from .record import accuracy, axes, largest, options, save, settle, write
+from .record import accuracy, axes, largest, save, script, settle, write
 
 NAME = "nystrom_size"
 SIZES = {
@@ -192,12 +192,5 @@ def draw() -> None:
     save(figure, "nystrom")
 
 
-def main() -> None:
-    given = options(__doc__)
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw)

@@ -56,6 +56,14 @@ def options(doc: str | None, **more: Any) -> argparse.Namespace:
     return given
 
 
+def script(doc: str | None, run: Callable[[argparse.Namespace], None], draw: Callable[[], None], **more: Any) -> None:
+    """A script's whole life: run at the size that was asked for, then draw."""
+    given = options(doc, **more)
+    if not given.draw:
+        run(given)
+    draw()
+
+
 def write(name: str, size: str, rows: list[dict], **extra: Any) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}-{size}.json"

@@ -23,7 +23,7 @@ from kernelmill import KernelRegressor, kernels
 from kernelmill.solvers import EigenPro3, EigenPro4, Falkon
 
 from .data import load
-from .record import METHODS, axes, fit, largest, options, save, write
+from .record import METHODS, axes, fit, largest, save, script, write
 
 NAME = "table1_complexity"
 COUNTED = {"rows": 8192, "features": 32, "p": [512, 1024, 2048, 4096], "s": 200, "q": 20, "m": 128}
@@ -187,12 +187,5 @@ def draw() -> None:
     save(figure, "table1")
 
 
-def main() -> None:
-    given = options(__doc__)
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    script(__doc__, run, draw)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .data import load
-from .record import METHODS, axes, fit, largest, options, read, save, write
+from .record import METHODS, axes, fit, largest, read, save, script, write
 
 NAME = "table2_comparison"
 K = 1024
@@ -106,19 +106,7 @@ def draw() -> None:
     save(figure, "table2")
 
 
-def main() -> None:
-    given = options(
-        __doc__,
-        data={"nargs": "+"},
-        methods={"nargs": "+"},
-        p={"nargs": "+", "type": int},
-        longest={"type": float},
-        repeat={"type": int, "default": 1},
-    )
-    if not given.draw:
-        run(given)
-    draw()
-
-
 if __name__ == "__main__":
-    main()
+    several = {"nargs": "+"}
+    more = {"longest": {"type": float}, "repeat": {"type": int, "default": 1}}
+    script(__doc__, run, draw, data=several, methods=several, p={**several, "type": int}, **more)
