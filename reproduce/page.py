@@ -118,8 +118,8 @@ def claims() -> str:
     judged = [(claim, *verdict_of(claim)) for claim in CLAIMS]
     counts = {verdict: sum(found == verdict for _, found, _ in judged) for verdict in (YES, ALMOST, NO)}
     lines = [f"{counts[YES]} confirmed, {counts[ALMOST]} confirmed with a difference, {counts[NO]} not confirmed.", ""]
-    lines += ["| the paper says | where | | what says so |", "| --- | --- | --- | --- |"]
-    lines += [f"| {claim.text} | {claim.where} | {verdict} | {said.replace('|', '∣')} |" for claim, verdict, said in judged]
+    lines += ["| the paper says | | what says so |", "| --- | --- | --- |"]
+    lines += [f"| {claim.text} ({claim.where}) | **{verdict}** | {said.replace('|', '∣')} |" for claim, verdict, said in judged]
     return "\n".join(lines) + "\n"
 
 

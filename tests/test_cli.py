@@ -316,6 +316,7 @@ def test_a_full_disk(files):
     assert ("--resume" in done.stderr) == bool(list(files.glob("n.run/checkpoint-*"))) and not (files / "n").exists()
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(files):
     """SIGKILL in the middle, then the same command with --resume: the model is the one of an undisturbed run."""
     X = g.normal(size=(6000, 10)).astype(np.float32)
