@@ -132,9 +132,9 @@ def formula() -> tuple[str, str]:
     )
     ratio = rows[0]["values per sample"] / rows[0]["formula, values"]
     return (YES if abs(ratio - 1) < 0.02 else ALMOST if abs(ratio - 1) < 0.2 else NO), (
-        f"counted over printed at p = {rows[0]['p']:,}, kernel values and products: {said}. A projection pass needs p²/2 "
-        f"values and not p²: a "
-        "batch of centers only meets those that have weight already. Falkon's triangular solves, p² an iteration, are not in the formula"
+        f"counted over printed at p = {rows[0]['p']:,}, kernel values and products: {said}. A projection pass needs p²/2 values and not "
+        "p²: a batch of centers only meets those that have weight already. Falkon's triangular solves, p² an iteration, are not in the "
+        "formula"
     )
 
 
@@ -169,7 +169,7 @@ def reuse() -> tuple[str, str]:
     return (
         verdict,
         f"with f(Z) evaluated anew at every projection the counted kernel values would be {ratio:.2f} times as many; "
-        f"seconds were not taken",
+        "seconds were not taken",
     )
 
 
@@ -196,7 +196,7 @@ def faster() -> tuple[str, str]:
     return (
         verdict,
         f"{'; '.join(said)}; as large as the paper's in {larger} of {total} cells. By count the ratio is about p/(4m), "
-        f"and m is the recipe's batch",
+        "and m is the recipe's batch",
     )
 
 
@@ -260,8 +260,7 @@ def drops() -> tuple[str, str]:
 def same_end() -> tuple[str, str]:
     said, good = [], []
     for size in SIZES:
-        rows = of("figure_projection", size=size) if read("figure_projection", size) else []
-        ends = {row["run"]: row for row in rows}
+        ends = {row["run"]: row for row in of("figure_projection", size=size)}
         if not ends:
             continue
         four, three, ours = ends["EigenPro 4, T = 11"], ends["EigenPro 3 (T = 1)"], ends["EigenPro 4, T = 11, residual carried"]
@@ -294,7 +293,7 @@ def tenth_of_epochs() -> tuple[str, str]:
     least = min(runs[FOUR] / runs[THREE] for runs in converged().values())
     return (YES if least <= 0.1 else NO), (
         f"the smallest ratio of epochs here is {least:.2f}, with up to {max(p for _, p in converged()):,} centers; the "
-        f"paper's million was not run to its end"
+        "paper's million was not run to its end"
     )
 
 
@@ -316,7 +315,7 @@ def as_printed() -> tuple[str, str]:
     row = [row for row in of("appendix_fixed_point", "rounds") if row["update"] != "added" and row["centers"].startswith("independent")][-1]
     return (YES if row["to first, predictions"] < 1e-3 else NO), (
         f"Algorithm 2 overwrites β: after {row['round']:,} rounds it is {row['to first, predictions']:.2f} away in predictions. "
-        f"Added up, it goes to the limit above"
+        "Added up, it goes to the limit above"
     )
 
 
@@ -340,7 +339,7 @@ def log4() -> tuple[str, str]:
     needed = "; ".join(f"{', '.join(f'{s:,.0f}' for s in found)} for q = {q}" for q, found in every.items())
     return (ALMOST if enough else NO), (
         f"to come within twice the top eigenvalue of s = n, with n = {', '.join(f'{n:,}' for n in sizes)}: s = {needed}; "
-        f"log⁴ n is less than n only for the "
+        "log⁴ n is less than n only for the "
         f"last of these ({rows[-1]['log^4 n']:,.0f}), so this is one point, and the constant is free. The paper's own s = 1,000 is below "
         f"log⁴ n = {math.log(5e6) ** 4:,.0f} for its n; fresh rows have {spectrum['ratio']:.1f} times the top eigenvalue it trusts there"
     )

@@ -71,6 +71,12 @@ def test_costs_grow_as_the_work_does():
     assert falkon(recomputing, slower) > 5 * falkon(recomputing, CPU)
 
 
+@pytest.mark.parametrize("n, p, s", [(500_000, 65_536, 4000), (1_000_000, 65_536, 8000), (500_000, 131_072, 8000), (10**6, 20_000, 4000)])
+def test_long_epochs_on_a_gpu_get_the_larger_subsample(n, p, s):
+    assert solvers.EigenPro4().plan(base(n, p, device="cuda")).s == s
+    assert solvers.EigenPro4().plan(base(n, p)).s == 4000
+
+
 def test_rates_are_measured_and_positive():
     rates = measure(kernels.Laplacian(3.0), 16, "float32", "cpu")
     assert (
