@@ -106,6 +106,7 @@ def test_every_solver_goes_on(tmp_path, solver):
     assert torch.equal(model(tmp_path, **more).fit(rows, target).model_.alpha, want)
 
 
+@pytest.mark.slow
 def test_classes_go_on_with_tuning_and_early_stopping(tmp_path):
     label = (y[:4000] > 0).astype(int)
     settings = dict(solver=EigenPro4(s=200, q=40, m=300), n_centers=300, epochs=6, random_state=3, early_stopping=True)
