@@ -22,8 +22,8 @@ ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a mil
 class KernelModel(nn.Module):
     """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
 
-    Z are rows of the training data as they were given; alpha (p, c) and intercept (c,) are in the precision of the sums, and
-    `precision` is what features are rounded to, in training as in prediction. Where ranks share it, Z and alpha are this rank's rows, and
+    Z are rows of the training data as they were given; alpha (p, c) is in the precision of the sums, intercept (c,) in that of the
+    values: float64 for numbers, which may be far from zero; `precision` is what features are rounded to, in training as in prediction. Where ranks share it, Z and alpha are this rank's rows, and
     all ranks call it together, with the same rows.
     """
 
@@ -85,7 +85,8 @@ class KernelModel(nn.Module):
             return self._expression(X)
         K, Z = self.prepared()
         X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
-        out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
+        dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
+        out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
             waiting.append((i, self.comm.start_sum(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha))))

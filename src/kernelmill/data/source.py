@@ -23,7 +23,7 @@ Features = TypeVar("Features", Tensor, Stream)
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of the data: their numbers, features as given, targets less their mean, and weights of mean 1."""
+    """Rows of the data: their numbers, features as given, targets less their mean and over their scale, and weights of mean 1."""
 
     rows: Tensor
     X: Tensor
@@ -42,6 +42,7 @@ class Source(Protocol):
     d: int
     c: int
     mean: Tensor  # (c,) what was taken off the targets
+    scale: Tensor  # (c,) what they were then divided by
     device: torch.device  # where batches are wanted
 
     def take(self, rows: Tensor) -> Batch:
@@ -82,6 +83,7 @@ class _Rows(Generic[Features]):
         y: Tensor,
         *,
         mean: Tensor,
+        scale: Tensor | None = None,
         w: Tensor | None = None,
         keep: Tensor | None = None,
         seed: int = 0,
@@ -93,6 +95,7 @@ class _Rows(Generic[Features]):
         self.d, where = X.shape[1], X.device
         self._seed, self.device = seed, torch.device(device)
         self._y, self.mean, self.c = y.to(where), mean.to(where), len(mean)
+        self.scale = torch.ones_like(self.mean) if scale is None else scale.to(self.mean)
         # Targets of a class code, less their mean: one row each, while that table is small.
         few = y.ndim == 1 and len(mean) <= 2048
         self._table = torch.eye(len(mean), dtype=mean.dtype, device=where) - self.mean if few else None
@@ -119,7 +122,9 @@ class _Rows(Generic[Features]):
         if self._table is not None:
             Y = self._table[y]
         else:
-            Y = (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype) - self.mean
+            # The mean is taken off in its own precision, which is float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing.
+            Y = ((torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype) - self.mean) / self.scale
+            Y = Y if y.ndim == 1 else Y.to(y.dtype)
         return Y, torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
 
 

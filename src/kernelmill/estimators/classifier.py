@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
 from .partial import go_on
-from .rows import MERGE_ROWS, checked_weights, merge, on_host, split_rows
+from .rows import MERGE_ROWS, Units, checked_weights, merge, on_host, split_rows
 from .training import train
 from .workers import by_processes
 
@@ -128,10 +128,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if len(keep) <= MERGE_ROWS:
             one_hot = torch.nn.functional.one_hot(codes[keep], c).double()
             X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
-            train(self, X, Y.to(dtype), w, mean.to(dtype), Y.argmax(1), held, None, first_chunk)
+            train(self, X, Y.to(dtype), w, Units.of(mean.to(dtype)), Y.argmax(1), held, None, first_chunk)
         else:
             Y = codes
-            train(self, X, codes, w, mean.to(dtype), codes, held, None if len(keep) == len(X) else keep, first_chunk)
+            train(self, X, codes, w, Units.of(mean.to(dtype)), codes, held, None if len(keep) == len(X) else keep, first_chunk)
         self.confusion_: np.ndarray | None = None
         self.temperature_ = self._calibrate(X, Y, w, held)
         return self

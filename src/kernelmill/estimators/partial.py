@@ -20,6 +20,7 @@ from ..errors import InputError, warn
 from ..model import ROWS, KernelModel
 from ..planning import is_auto
 from .equations import equations, exact
+from .rows import Units
 from .training import train
 from .watch import Watch
 
@@ -61,17 +62,17 @@ def _exactly(estimator: KernelEstimator, X: Tensor, Y: Tensor, w: Tensor) -> flo
         source_of(rows, targets, mean=torch.zeros_like(targets[0]), w=weights, device=device)
         for rows, targets, weights in ([] if estimator._equations else [_stand_ins(estimator, estimator._stands)]) + [(X, Y, w)]
     ]
-    watch = Watch(estimator, solvers.Direct(), model.kernel, model.Z, model.intercept, None, estimator.plan_)
+    watch = Watch(estimator, solvers.Direct(), model.kernel, model.Z, Units.of(model.intercept), None, estimator.plan_)
     state = estimator._equations
     for source in sources:
         state = equations(estimator, source, ridge, watch if source is sources[-1] else lambda event: False, state)
     assert state is not None
     alpha, precision = state.alpha, model.precision
-    if alpha.abs().sum(0).max() * torch.finfo(model.alpha.dtype).eps < 1e-3 * Y.abs().max():
+    if bool((alpha.abs().sum(0).cpu() * torch.finfo(model.alpha.dtype).eps <= 1e-3 * Y.abs().amax(0)).all()):  # of every output
         alpha = alpha.to(model.alpha.dtype)
     else:  # weights so large that they cancel each other would not survive in float32
         precision = "float64"
-    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept.to(alpha), model.tile_bytes, precision)
+    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept.to(alpha.device), model.tile_bytes, precision)
     estimator._equations, estimator.plan_, estimator.ridge_ = state, state.plan, ridge
     estimator.history_, estimator.n_iter_ = [*estimator.history_, *watch.history], estimator.n_iter_ + 1
     return 1.0
@@ -86,8 +87,8 @@ def _by_steps(estimator: KernelEstimator, X: Tensor, Y: Tensor, w: Tensor, label
     wide = torch.promote_types(X.dtype, rows.dtype)
     X = torch.cat([X.to(wide), rows.to(X.device, wide)])
     Y, w = torch.cat([Y, targets]).to(estimator.model_.alpha.dtype), torch.cat([w, weights])
-    train(trained, X, Y, w, torch.zeros_like(Y[0]), Y.argmax(1) if labels else None, None)
-    trained.model_.intercept.copy_(estimator.model_.intercept)
+    train(trained, X, Y, w, Units.of(torch.zeros_like(Y[0])), Y.argmax(1) if labels else None, None)
+    trained.model_.intercept = estimator.model_.intercept
     estimator.model_, estimator.plan_, estimator.ridge_, estimator._equations = trained.model_, trained.plan_, trained.ridge_, None
     estimator.history_, estimator.n_iter_ = [*estimator.history_, *trained.history_], estimator.n_iter_ + trained.n_iter_
     last = trained.history_[-1] if trained.history_ else {}

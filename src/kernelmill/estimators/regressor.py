@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import InputError
 from .base import KernelEstimator
 from .partial import go_on
-from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
+from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large, units_of
 from .training import train
 from .workers import by_processes
 
@@ -78,13 +78,12 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
         X = self._encoded(X, Y, keep, held_rows)
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
-        total = sum((w[part, None] * Y[part].double()).sum(0) for part in keep.split(1 << 20))
-        mean = (total / w[keep].sum()).to(Y.dtype)
+        units = units_of(Y, w, keep)
         if len(keep) <= MERGE_ROWS:
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            train(self, X, Y, w, mean, None, held, None, first_chunk)
+            train(self, X, Y, w, units, None, held, None, first_chunk)
         else:
-            train(self, X, Y, w, mean, None, held, None if len(keep) == len(X) else keep, first_chunk)
+            train(self, X, Y, w, units, None, held, None if len(keep) == len(X) else keep, first_chunk)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:

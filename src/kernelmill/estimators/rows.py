@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
+from ..data import Source
 from ..errors import InputError, InputTypeError
 
 MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
+
+
+class Units(NamedTuple):
+    """What is taken off the targets, and what they are then divided by, (c,) each: a solver sees numbers of mean 0 and deviation 1."""
+
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, mean: Tensor) -> Units:
+        """Targets that are used in their own unit: those of classes."""
+        return cls(mean, torch.ones_like(mean))
+
+
+def units_of(Y: Tensor, w: Tensor, keep: Tensor) -> Units:
+    """Weighted mean and deviation of each output over these rows, in float64. Every output counts alike in its own unit, and none is so
+    large or small that float32 loses it. Twice through the rows: a deviation from sums of squares would lose its digits."""
+    total = w[keep].sum()
+    mean = sum((w[part, None] * Y[part].double()).sum(0) for part in keep.split(1 << 20)) / total
+    largest = torch.stack([(Y[part].double() - mean).abs().amax(0) for part in keep.split(1 << 20)]).amax(0)
+    varies = largest > 1e-14 * mean.abs()  # what is left is not only the rounding of the mean
+    largest = torch.where(varies & (largest > 0), largest, 1.0)
+    parts = ((w[part, None] * ((Y[part].double() - mean) / largest) ** 2).sum(0) for part in keep.split(1 << 20))
+    return Units(mean, largest * torch.where(varies, (sum(parts) / total).sqrt(), 1.0))
 
 
 def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
@@ -46,6 +71,19 @@ def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
     """Refuse values whose squares overflow: distances and losses would be infinite."""
     if largest > 1e-3 * float(np.finfo(max(dtype, np.dtype(np.float32))).max) ** 0.5:
         raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
+
+
+def constant_features(source: Source) -> Tensor:
+    """(d,) which features are the same in every row. Nearly always a few rows tell: only for features that are alike there all are read."""
+    first = source.some(1000).X
+    low, high = first.amin(0), first.amax(0)
+    if bool((low < high).all()):
+        return low == high
+    for batch in source.sweep(65_536):
+        low, high = torch.minimum(low, batch.X.amin(0).to(low)), torch.maximum(high, batch.X.amax(0).to(high))
+        if bool((low < high).all()):
+            break
+    return low == high
 
 
 def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

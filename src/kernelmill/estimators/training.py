@@ -29,6 +29,7 @@ from ..rates import Network, connection, measure
 from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
 from .equations import equations, exact
+from .rows import Units, constant_features
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def train(
     X: Any,
     y: Tensor,
     w: Tensor,
-    mean: Tensor,
+    units: Units,
     labels: Tensor | None,
     held: tuple[Tensor, Tensor, Tensor] | None,
     keep: Tensor | None = None,
@@ -55,16 +56,16 @@ def train(
     ends = Ends(estimator._comm)
     if estimator.checkpoint is None:
         with ends.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, None, ends, first_chunk)
+            return _train(estimator, X, y, w, units, labels, held, keep, None, ends, first_chunk)
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     try:
         with run.listening(), ends.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, run, ends, first_chunk)
+            return _train(estimator, X, y, w, units, labels, held, keep, run, ends, first_chunk)
     finally:
         run.close()
 
 
-def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool) -> None:
+def _train(estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool) -> None:
     clock, comm = [time.perf_counter()], estimator._comm
     if first_chunk and comm.size > 1:
         raise InputError(f"partial_fit runs in one process, and this job has {comm.size} ranks; use fit.")
@@ -94,11 +95,11 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     if device.startswith("cuda") and not X.is_cuda and not streamed and not once and size <= budget // 3 and comm.size == 1:
         # Rows that are read more than once are copied once. For a single epoch copying them batch by batch hides behind the steps.
         X, y, budget = X.to(device), y.to(device), budget - size
-    rows_of = partial(source_of, X, y, mean=mean, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
+    rows_of = partial(source_of, X, y, mean=units.mean, scale=units.scale, w=None if bool((w == 1).all()) else w, seed=seed, device=device)
     source = rows_of(keep=keep)
-    n, d = source.n, source.d
-    warm = _warm(estimator, d, len(mean))
-    given = None if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+    n, d, c = source.n, source.d, source.c
+    warm = _warm(estimator, d, c)
+    given = None if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel).owned()
     kind = given or kernels.Laplacian()
     precision = precision_of(estimator.precision, X.dtype.itemsize, d, kind, device)
     if warm is not None and warm.alpha.dtype == torch.float64:
@@ -109,7 +110,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         "auto",
         n,
         d,
-        len(mean),
+        c,
         0,
         precision=precision,
         fine=fine_precision(estimator.precision, labels is None),
@@ -128,6 +129,10 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     if run and before:
         run.check(identity)
         stored = before["plan"]
+        if "scale" not in before:  # a run of before targets had a unit of their own
+            units = Units.of(units.mean)
+            rows_of = partial(rows_of, scale=None)
+            source = rows_of(keep=keep)
     if stored:
         solver, base = _again(estimator, replace(stored, device=device, ranks=comm.size), base, fixed)
         stored = base
@@ -161,12 +166,15 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         announce(outlook)
     # Tuning draws from numbers of its own: centers are the same whether or not there is anything to tune.
     if before:
-        kernel, ridge = before["kernel"] or kernels.resolve(estimator.kernel), before["ridge"]
+        kernel, ridge = before["kernel"] or given or kind, before["ridge"]
     else:
         estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
         drawn = torch.Generator().manual_seed(seed)
         kernel, ridge = _agreed(estimator, comm, lambda: _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, drawn))
     kernel.validate(d)
+    if not before and warm is None and own is None:
+        # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
+        kernel = kernel.blind_to(comm.same(lambda: constant_features(source)))
     clock.append(time.perf_counter())
     if before:
         Z, order, every_row = before.get("dealt", before)["Z"], before["order"], before["every_row"]
@@ -200,6 +208,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         )
     if run and not before:
         choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "dealt": {"Z": Z}, "order": order, "every_row": every_row}
+        choices["scale"] = units.scale
         run.team = team
         if team.size == comm.size or comm.rank == 0:
             run.write_choices(
@@ -211,8 +220,7 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
                     "window_rows": X.window_rows if isinstance(X, Stream) else 0,
                 }
             )
-    mean = solver.intercept(mean)
-    watch = Watch(estimator, solver, kernel, Z, mean, held, plan, run, team, ends)
+    watch = Watch(estimator, solver, kernel, Z, Units(solver.intercept(units.mean), units.scale), held, plan, run, team, ends)
     state = None
     if run and run.saved:
         state = state_of(run.saved, device)
@@ -221,19 +229,18 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
     elif warm is not None and solver.name != "direct":
         alpha = warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]
-        alpha = (alpha if dealt else alpha[shard(team)]).to(device, plan.torch_dtype)
+        alpha = ((alpha if dealt else alpha[shard(team)]).to(device) / units.scale.to(device)).to(plan.torch_dtype)
         state = solvers.State(plan, alpha, torch.zeros_like(alpha))
     if not (run and run.saved and run.saved["finished"] and state):
         rows = source if team.size == 1 else rows_of(keep=keep, comm=team)
         solve = partial(solver.solve, kernel, rows, Z, plan, team, generator, watch, state)
         state = solve() if team.size == comm.size else _by_one(comm, solve, watch)
 
-    alpha = (watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
+    alpha = watch.in_units(watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
     if order is not None and team.size == 1:
         back = torch.argsort(order)
         alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
-    sizes = tile, state.plan.precision, state.uncertainty
-    estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), *sizes, comm=team, n_centers=plan.p)
+    estimator.model_ = watch.model(alpha, Z.to(alpha.device), state)
     estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
     clock.append(time.perf_counter())
     estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
@@ -259,7 +266,7 @@ def _agreed(estimator: KernelEstimator, comm: Communicator, choose: Callable[[],
         return (kernel if comm.size == 1 or type(kernel) in kernels.NAMED.values() else None), ridge
 
     kernel, ridge = comm.same(chosen)
-    return kernel or kernels.resolve(estimator.kernel), ridge
+    return kernel or kernels.resolve(estimator.kernel).owned(), ridge
 
 
 def _by_one(comm: Communicator, solve: Callable[[], solvers.State], watch: Watch) -> solvers.State:
@@ -341,7 +348,7 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
     given = None if is_auto(estimator.ridge) else _given_ridge(estimator)
     if warm is not None:
         return warm.kernel, (estimator.ridge_ if given is None else float(given)) / scale
-    kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+    kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel).owned()
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
     free = given is None and solver.needs_ridge
     ridge = None if free else float(given or 0.0) / scale
@@ -404,7 +411,7 @@ def _own_centers(estimator: KernelEstimator, X: Tensor) -> Tensor | None:
         raise InputError(
             f"centers of shape {tuple(Z.shape)} were given, expected (p, {X.shape[1]}): a row per center, a column per feature."
         )
-    Z = Z.to(X.dtype)
+    Z = Z.to(X.dtype, copy=True)  # the model's own, whatever happens to the user's array
     if not torch.isfinite(Z).all():
         raise InputError("centers contain NaN or infinity; give finite rows.")
     if not is_auto(estimator.n_centers) and estimator.n_centers != len(Z):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning import Plan
 from ..runs import Ends, Run
-from ..solvers import Event, Solver
+from ..solvers import Event, Solver, State
+from .rows import Units
 
 if TYPE_CHECKING:
     from .base import KernelEstimator
@@ -30,7 +32,7 @@ class Watch:
         solver: Solver,
         kernel: Kernel,
         Z: Tensor,
-        mean: Tensor,
+        units: Units,
         held: Any,
         plan: Plan,
         run: Run | None = None,
@@ -42,7 +44,7 @@ class Watch:
         self.stopped, self.interrupted, self._run = False, False, run
         self._comm, self._ends = comm or Alone(), ends
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
-        self._estimator, self._held, self._kernel, self._Z, self._mean = estimator, held, kernel, Z, mean
+        self._estimator, self._held, self._kernel, self._Z, self._units = estimator, held, kernel, Z, units
         given = estimator.callbacks
         self._callbacks = list(given) if isinstance(given, (list, tuple)) else [given] if given is not None else []
         if not all(callable(callback) for callback in self._callbacks):
@@ -67,6 +69,8 @@ class Watch:
                 stop = self.stopped = self._waited >= self._patience
         if event.kind not in ("start", "end"):
             self.history.append(row)
+        if self._callbacks and event.alpha is not None:
+            event = replace(event, alpha=self.in_units(event.alpha))
         for callback in self._callbacks:
             stop = bool(callback(event)) or stop
         ending, due = self._ends is not None and self._ends.wanted, self._run is not None and self._run.due(event)
@@ -87,11 +91,23 @@ class Watch:
         self.history, self.best = list(kept["history"]), None if best is None else best.to(device)
         self._best_score, self._waited = kept["best_score"], kept["waited"]
 
+    def in_units(self, alpha: Tensor) -> Tensor:
+        """A solver's weights as the model's: in the units of the targets."""
+        scale = self._units.scale.to(alpha.device)
+        return alpha if bool((scale == 1).all()) else alpha * scale
+
+    def model(self, alpha: Tensor, Z: Tensor, state: State | None = None) -> KernelModel:
+        """The model of these weights. What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing."""
+        plan, known, scale = self._plan if state is None else state.plan, None, self._units.scale.to(alpha.device)
+        if state is not None and state.uncertainty is not None:
+            known = replace(state.uncertainty, signal=state.uncertainty.signal * scale**2, noise=state.uncertainty.noise * scale**2)
+        sizes = self._plan.tile_bytes, plan.precision, known
+        mean = self._units.mean.to(alpha.device)
+        return KernelModel(self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
+
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held
-        Z, mean = self._Z.to(alpha.device), self._mean.to(alpha)
-        sizes = self._plan.tile_bytes, self._plan.precision
-        model = KernelModel(self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
+        model = self.model(self.in_units(alpha), self._Z.to(alpha.device))
         with torch.no_grad():
             values = model(X).cpu()
         return self._comm.same(lambda: self._estimator._score_values(values, y, w))  # all ranks decide by one score

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -45,6 +46,20 @@ class Kernel(Settings):
 
     name: str = ""
     translation_invariant = False
+
+    def owned(self) -> Self:
+        """A copy that shares no array with this one: what a model keeps, whatever its user does to the kernel afterwards."""
+        own = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(own, name, value.detach().clone())
+            elif isinstance(value, (np.ndarray, list, dict)):
+                setattr(own, name, copy.deepcopy(value))
+        return own
+
+    def blind_to(self, features: Tensor) -> Self:
+        """The same kernel without the features of this mask, where that leaves it as it is on rows in which they do not vary."""
+        return self
 
     def validate(self, d: int) -> None:
         """Raise InputError where the settings do not fit rows of d features."""
@@ -109,7 +124,8 @@ class Scale:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number, (d,) or (d, d).")
         if d is not None and values.ndim > 0 and values.shape[0] != d:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features; give one value per feature.")
-        if not torch.isfinite(values).all() or (values.ndim < 2 and (values <= 0).any()):
+        wrong = ~torch.isfinite(values).all() if values.ndim == 2 else ~(values > 0).all()  # of an infinite one the feature has no influence
+        if wrong or (values.ndim == 0 and not torch.isfinite(values)):
             raise InputError(f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater than 0.")
         self.values = values
         if values.ndim == 2:
