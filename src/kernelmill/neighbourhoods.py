@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .data import Source
 from .kernels import Radial
-from .tuning import RIDGES, SPREAD, Profile, loo_residuals, minimise, value_of
+from .tuning import RIDGES, SPREAD, Profile, Reach, loo_residuals, minimise, value_of
 
 log = logging.getLogger("kernelmill")
 
@@ -64,6 +64,7 @@ def refined(kernel: Radial, source: Source, p: int, budget: int, generator: torc
             break
         theta, fitted = torch.zeros_like(bandwidth).requires_grad_(), ridge.clone().requires_grad_()
         minimise(partial(here.objective, theta, fitted), [theta, fitted], None, STEPS)
+        theta = Reach.of(X[:2000].double() / bandwidth).bounded(theta.detach())
         with torch.no_grad():
             places = torch.zeros_like(theta), theta
             ridges = [fitted, *(torch.full_like(ridge, math.log(lam)) for lam in (1e-4, 1e-2, 1.0, 100.0))]  # each at its best
@@ -72,7 +73,7 @@ def refined(kernel: Radial, source: Source, p: int, budget: int, generator: torc
         if not now - was < GAIN:
             break
         best = copy.deepcopy(best)
-        best.bandwidth = (bandwidth * torch.exp(theta.detach())).cpu()
+        best.bandwidth = (bandwidth * torch.exp(theta)).cpu()
         ridge = fitted.detach()
     return best
 

@@ -31,6 +31,7 @@ STEP, MOST_STEPS = -math.log(0.6), 7  # between two factors, and how many are tr
 ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 CANDIDATES = ["laplacian", "matern", "gaussian"]
 RIDGES = (1e-10, 1e3)
+NARROWEST, WIDEST = 0.01, 20.0  # median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer digits
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,12 @@ def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
                 least = min(least, (w_V * (K_V @ torch.cholesky_solve(Y, L) - Y_V) ** 2).sum().item())
         return least
 
-    errors = {k: error(k * STEP) for k in (0, -1)}
+    typical = math.log(Reach.of(kernel.embedding(X.mean(0), torch.float64)(X)).median)
+    inside = lambda k: typical + math.log(NARROWEST) <= k * STEP <= typical + math.log(WIDEST)  # noqa: E731
+    errors = {k: error(k * STEP) for k in (0, -1) if k == 0 or inside(k)}
     while len(errors) < MOST_STEPS:  # downhill, one step beyond the lowest
         lowest = min(errors, key=errors.__getitem__)
-        ahead = [k for k in (lowest - 1, lowest + 1) if k not in errors]
+        ahead = [k for k in (lowest - 1, lowest + 1) if k not in errors and inside(k)]
         if not ahead:
             break
         errors[ahead[0]] = error(ahead[0] * STEP)
@@ -184,13 +187,18 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
     parameters = [log_ridge.requires_grad_()] if ridge is None else []
     base = torch.as_tensor(found.bandwidth, dtype=torch.float64, device=X.device) if free else None  # type: ignore[attr-defined]
     theta, middle = X.new_zeros(() if base is None else base.shape), X.mean(0)
+    reach = None if base is None else Reach.of(X / base)
     if free:
         parameters.append(theta.requires_grad_())
+
+    def bandwidths() -> Tensor:
+        assert base is not None and reach is not None
+        return base * torch.exp(reach.bounded(theta))
 
     def matrix(A: Tensor, B: Tensor) -> Tensor:
         if base is None or not isinstance(found, Radial):
             return found(A, B)
-        a, b = ((side - middle) / (base * torch.exp(theta)) for side in (A, B))
+        a, b = ((side - middle) / bandwidths() for side in (A, B))
         squares = ((a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T).clamp(min=0)
         return Profile.apply(squares.fill_diagonal_(0) if A is B else squares, found)
 
@@ -202,7 +210,7 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
 
     minimise(loss, parameters, None, steps=40)
     if free and base is not None:
-        value = (base * torch.exp(theta.detach())).cpu()
+        value = bandwidths().detach().cpu()
         found.bandwidth = value.item() if value.ndim == 0 else value  # type: ignore[attr-defined]
     best = min(RIDGES[1], max(RIDGES[0], log_ridge.detach().exp().item()))
     return Choice(found, best if ridge is None else ridge, start.error)
@@ -252,11 +260,14 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     if given is None:
         parameters.append(log_ridge.requires_grad_())
     base = theta = None
-    K = torch.empty(0)
+    K, reach = torch.empty(0), Reach(1.0, X.new_ones(1))
     if per_feature is not None:
         base = X / per_feature
         base = base - base.mean(0)
-        theta = (start.theta.clone() if start and start.theta is not None else _median_start(base)).requires_grad_()
+        reach = Reach.of(base)
+        size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
+        median = base.new_full((size,), math.log(reach.median))
+        theta = (start.theta.clone() if start and start.theta is not None else median).requires_grad_()
         parameters.append(theta)
     else:
         K = kernel(X)
@@ -266,7 +277,7 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
         lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
         gram, penalty = K, X.new_zeros(())
         if base is not None and theta is not None:
-            x = base * torch.exp(-theta)
+            x = base * torch.exp(-reach.bounded(theta))
             sq = (x * x).sum(1)
             assert isinstance(kernel, Radial)
             gram = Profile.apply((sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel)
@@ -277,19 +288,37 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     if parameters:
         minimise(error, parameters, theta if start is None else None)
     if per_feature is not None and theta is not None:
-        bandwidth = (per_feature * torch.exp(theta.detach())).expand(X.shape[1]).cpu()
+        theta = reach.bounded(theta.detach())
+        bandwidth = (per_feature * torch.exp(theta)).expand(X.shape[1]).cpu()
         same = bool((bandwidth == bandwidth[0]).all())
         kernel.bandwidth = bandwidth[0].item() if same else bandwidth.clone()  # type: ignore[attr-defined]
     found = clamp(log_ridge.detach()).exp().item() if given is None else given
     return _Found(kernel, float(found), None if theta is None else theta.detach())
 
 
-def _median_start(base: Tensor) -> Tensor:
-    """The logarithm of the median distance, for one common bandwidth or for one per feature."""
-    distance = torch.pdist(base[:500])
-    distance = distance[distance > 0]
-    size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
-    return base.new_full((size,), math.log(distance.median().item()) if len(distance) else 0.0)
+@dataclass(frozen=True)
+class Reach:
+    """How far rows are from each other, and so how wide a kernel may be.
+
+    Far above all distances K ≈ 1 − (r/b)^γ: b then moves nothing that the ridge does not, but the digits of K are those of (r/b)^γ, and
+    few of them are left in float32. Far below, every row is alone. A feature of its own may be as wide as it likes: it is left out.
+    """
+
+    median: float  # distance between two rows
+    squares: Tensor  # (d,) what each feature adds to the squared distance of a typical pair
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Reach:
+        distance = torch.pdist(rows[:500])
+        distance = distance[distance > 0]
+        median = distance.median().item() if len(distance) else 1.0
+        squares = rows.var(0, correction=0)
+        return cls(median, squares * (median**2 / squares.sum().clamp(min=1e-300)))
+
+    def bounded(self, theta: Tensor) -> Tensor:
+        """Logarithms of bandwidths, moved together to where the typical pair is within the bounds."""
+        distance = 0.5 * torch.log((self.squares * torch.exp(-2 * theta)).sum().clamp(min=1e-300))
+        return theta - (distance.clamp(-math.log(WIDEST), -math.log(NARROWEST)) - distance)
 
 
 def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
