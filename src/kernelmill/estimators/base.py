@@ -23,7 +23,7 @@ from ..model import KernelModel
 from ..planning import Plan, device_of, is_auto, parse_bytes
 from ..runs import peek, seconds_of
 from .partial import grown
-from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, too_large
+from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, stratified, too_large
 from .tables import Given, as_table, given, pieces, to_open
 
 log = logging.getLogger("kernelmill")
@@ -268,7 +268,7 @@ class KernelEstimator(BaseEstimator):
         return checked_weights(torch.from_numpy(w.copy()), "sample_weight")
 
     def _hold_out(self, n: int, default: float, labels: np.ndarray | None = None) -> np.ndarray | None:
-        """Row numbers kept out of training, or None. Every class keeps at least one row in training."""
+        """Row numbers kept out of training, or None: of every class the same share, and never all of them."""
         fraction = self.validation_fraction
         if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1):
             raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
@@ -286,13 +286,8 @@ class KernelEstimator(BaseEstimator):
             if stops and not is_auto(self.early_stopping):
                 raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
-        out = self._random().permutation(n)[n - size :]
-        if labels is not None:
-            # A class whose rows are all out gets its first one back.
-            left = np.bincount(labels) - np.bincount(labels[out], minlength=labels.max() + 1)
-            lost = np.flatnonzero((left == 0) & (np.bincount(labels) > 0))
-            first = {code: row for row, code in zip(out[::-1], labels[out][::-1], strict=True)}
-            out = np.setdiff1d(out, [first[code] for code in lost])
+        order = self._random().permutation(n)
+        out = order[n - size :] if labels is None else stratified(order, labels, fraction)
         return np.sort(out) if len(out) else None
 
     def _stops_early(self) -> bool:
@@ -352,7 +347,7 @@ class KernelEstimator(BaseEstimator):
         write_onnx(path, self.model_, getattr(self, "encoder_", None), classes, getattr(self, "temperature_", 1.0), flat)
 
     _saved = [
-        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "n_outputs_", "y_ndim_", "rows_seen_",
+        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "bias_", "n_outputs_", "y_ndim_", "rows_seen_",
         "_matrix", "_stands", "_weight_seen", "_target", "timings_", "confusion_",
     ]  # fmt: skip
 

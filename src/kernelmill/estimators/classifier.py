@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_sample_weight
@@ -32,11 +33,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     Takes all arguments of KernelRegressor, and `class_weight`: None, "balanced" or a dict. One column of targets per class;
     `decision_function` gives their predicted values, `predict_proba` calibrated probabilities: softmax of the values over a
-    temperature, fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
+    temperature, fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data. A bias (`bias_`, which
+    is in the values already) keeps the classes as frequent as they were in training.
     """
 
     classes_: np.ndarray
     temperature_: float
+    bias_: np.ndarray
 
     def __init__(
         self,
@@ -109,7 +112,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         X, codes, w = X[used.to(X.device)], codes[used], w[used]
         w = self._class_weighted(w, codes, on_the_way=True)
         # Rows that were not learned yet say how sure the model may be, each chunk in its share of all.
-        new, share = self._calibrate(X, codes, w, (X, codes, w)), len(X) / (self.rows_seen_ + len(X))
+        with torch.no_grad():
+            values = self.model_(X).cpu().double()
+        new = temperature(values, torch.nn.functional.one_hot(codes, len(self.classes_)).double(), w)
+        share = len(X) / (self.rows_seen_ + len(X))
         go_on(self, X, codes, w, labels=True)
         self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
         return self
@@ -133,7 +139,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             Y = codes
             train(self, X, codes, w, Units.of(mean.to(dtype)), codes, held, None if len(keep) == len(X) else keep, first_chunk)
         self.confusion_: np.ndarray | None = None
-        self.temperature_ = self._calibrate(X, Y, w, held)
+        calibration = self._calibrate(X, Y, w, held, mean)
+        self.temperature_, self.bias_ = calibration.temperature, calibration.bias.numpy()
+        self.model_.intercept += calibration.bias.to(self.model_.intercept)
         return self
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
@@ -175,21 +183,23 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.classes_ = classes
         return torch.from_numpy(codes)
 
-    def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any) -> float:
-        """The temperature, from held-out rows; on small data, where none are held out, from leave-one-out predictions."""
-        if len(self.classes_) == 1:
-            return 1.0
+    def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any, shares: Tensor) -> Calibration:
+        """From held-out rows; on small data, where none are held out, from leave-one-out predictions. `shares` of the classes."""
+        c = len(self.classes_)
+        if c == 1:
+            return Calibration(1.0, torch.zeros(1, dtype=torch.float64))
         if held is not None:
             with torch.no_grad():
                 values = self.model_(held[0]).cpu().double()
-            self.confusion_ = confusion(values, held[1], len(self.classes_))
-            return temperature(values, torch.nn.functional.one_hot(held[1], len(self.classes_)).double(), held[2])
+            found = calibrated(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
+            self.confusion_ = confusion(values + found.bias, held[1], c)
+            return found
         if self._loss == "logistic":  # probabilities are what it learned
-            return 1.0
+            return Calibration(1.0, torch.zeros(c, dtype=torch.float64))
         if self._loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
             with torch.no_grad():
                 values = self.model_(X).cpu().double()
-            return temperature(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double(), w)
+            return calibrated(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, c).double(), w, shares)
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
             rows = torch.nonzero(w > 0)[:, 0]
             some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]]
@@ -200,8 +210,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         try:
             residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
-            return 1.0
-        return temperature(targets - residual, targets, w)
+            return Calibration(1.0, torch.zeros(c, dtype=torch.float64))
+        return calibrated(targets - residual, targets, w, shares)
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
         """Weighted accuracy of held-out rows."""
@@ -254,6 +264,43 @@ def confusion(values: Tensor, codes: Tensor, c: int) -> np.ndarray | None:
     if c > MOST_CONFUSED:
         return None
     return torch.bincount(codes * c + values.argmax(1), minlength=c * c).view(c, c).numpy()
+
+
+class Calibration(NamedTuple):
+    """Probabilities are the softmax of (values + bias) / temperature."""
+
+    temperature: float
+    bias: Tensor
+
+
+LOOSE = 1e-2  # rows' worth of doubt about the bias: it stays finite where classes are separated without an error
+
+
+def calibrated(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor) -> Calibration:
+    """The temperature that minimises the log loss of these rows, with a bias that gives every class its share of the training rows.
+
+    With a = 1/t and b = bias/t the objective Σ w (log Σ exp(a v + b) − a v_y) − Σ w · shares·b is convex; where its slope along b vanishes,
+    the mean probability of each class is its share, also of a class too rare to be among these rows.
+    """
+    start = 1 / temperature(values, targets, w)
+    if not torch.isfinite(values).all():
+        return Calibration(1.0, torch.zeros(values.shape[1], dtype=torch.float64))
+    own, total, shares = (targets * values).sum(1), w.sum(), shares.double() / shares.sum()
+
+    def objective(at: np.ndarray) -> tuple[float, np.ndarray]:
+        a, b = at[0] * start, torch.from_numpy(at[1:])
+        logits = a * values + b
+        P = torch.softmax(logits, 1)
+        value = (w * (torch.logsumexp(logits, 1) - a * own)).sum() / total - (shares * b).sum() + LOOSE / total * (b * b).sum()
+        along_a = (w * ((P * values).sum(1) - own)).sum() / total * start
+        along_b = (w[:, None] * P).sum(0) / total - shares + 2 * LOOSE / total * b
+        return value.item(), np.concatenate([[along_a.item()], along_b.numpy()])
+
+    first = np.concatenate([[1.0], np.zeros(values.shape[1])])
+    found = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=[(1e-3, 1e3)] + [(None, None)] * values.shape[1])
+    t = 1 / (start * found.x[0])
+    bias = t * torch.from_numpy(found.x[1:] - found.x[1:].mean())
+    return Calibration(t, bias) if np.isfinite(found.x).all() else Calibration(1 / start, torch.zeros_like(bias))
 
 
 def temperature(values: Tensor, targets: Tensor, w: Tensor) -> float:

@@ -48,6 +48,17 @@ def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | N
     return rows[mask], rows[~mask]
 
 
+def stratified(order: np.ndarray, labels: np.ndarray, fraction: float) -> np.ndarray:
+    """This share of the rows of each class, rounded so that the sum is right too; the last row of a class is never among them."""
+    counts = np.bincount(labels)
+    ends = np.floor(np.cumsum(fraction * counts) + 0.5).astype(np.int64)
+    shares = np.minimum(np.diff(ends, prepend=0), np.maximum(counts - 1, 0))
+    small = labels.astype(np.int16) if len(counts) < 2**15 else labels  # sorted by counting, not by comparing
+    by_class = order[np.argsort(small[order], kind="stable")]
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return by_class[place < np.repeat(shares, counts)]
+
+
 def checked_weights(w: Tensor, argument: str) -> Tensor:
     if not torch.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
         raise InputError(f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
