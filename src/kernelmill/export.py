@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .calibration import Calibration
 from .checkpoint import aside
 from .data import Encoder
 from .errors import InputError, needed
@@ -27,7 +28,9 @@ LARGEST = 1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go
 NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}  # ONNX's own codes
 
 
-def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | None, classes: Any, temperature: float, flat: bool) -> None:
+def write_onnx(
+    path: str | os.PathLike, model: KernelModel, encoder: Encoder | None, classes: Any, calibration: Calibration | None, flat: bool
+) -> None:
     """classes: labels of a classifier, None of a regression; flat: one number per row instead of a matrix of one column."""
     onnx = needed("onnx", "onnx")
     needed("onnxscript", "onnx")
@@ -37,10 +40,10 @@ def write_onnx(path: str | os.PathLike, model: KernelModel, encoder: Encoder | N
     features = core.graph.input[0].name
     if encoder is not None:
         graph.columns(encoder, features)
-    if classes is None:
+    if classes is None or calibration is None:
         graph.numbers(core.graph.output[0].name, flat)
     else:
-        graph.labels(core.graph.output[0].name, np.asarray(classes), temperature)
+        graph.labels(core.graph.output[0].name, np.asarray(classes), calibration)
     made = graph.model(core, features if encoder is None else None)
     target = Path(os.path.realpath(path))
     if made.ByteSize() > LARGEST:
@@ -147,7 +150,8 @@ class _Around:
 
     def numbers(self, values: str, flat: bool) -> None:
         self._nodes = self.after
-        kind = NUMBERS[np.dtype("float64" if self._model.alpha.dtype == torch.float64 else "float32")]
+        wide = torch.promote_types(self._model.alpha.dtype, self._model.intercept.dtype) == torch.float64
+        kind = NUMBERS[np.dtype("float64" if wide else "float32")]
         if flat:
             self._op("Squeeze", values, self._constant(np.array([1], np.int64)), name="prediction")
         else:
@@ -155,7 +159,7 @@ class _Around:
         shape = ("rows",) if flat else ("rows", self._model.alpha.shape[1])
         self.outputs.append(self._typed("prediction", kind, *shape))
 
-    def labels(self, values: str, classes: np.ndarray, temperature: float) -> None:
+    def labels(self, values: str, classes: np.ndarray, calibration: Calibration) -> None:
         """The label of the largest value, and calibrated probabilities."""
         self._nodes = self.after
         double = self._onnx.TensorProto.DOUBLE
@@ -167,8 +171,11 @@ class _Around:
         else:
             labels, kind = np.array([str(c) for c in classes], dtype=object), self._onnx.TensorProto.STRING
         self._op("Gather", self._constant(labels), place, axis=0, name="label")
-        wide = self._op("Div", self._op("Cast", values, to=double), self._constant(np.float64(temperature)))
-        self._op("Softmax", wide, axis=1, name="probabilities")
+        wide = self._op("Cast", values, to=double)
+        if calibration.floor:
+            wide = self._op("Log", self._op("Max", wide, self._constant(np.float64(calibration.floor))))
+        moved = self._op("Add", wide, self._constant(calibration.bias.numpy()))
+        self._op("Softmax", self._op("Div", moved, self._constant(np.float64(calibration.temperature))), axis=1, name="probabilities")
         self.outputs += [self._typed("label", kind, "rows"), self._typed("probabilities", double, "rows", len(classes))]
 
     def _known(self, node: Any) -> None:

@@ -23,8 +23,8 @@ class KernelModel(nn.Module):
     """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
 
     Z are rows of the training data as they were given; alpha (p, c) is in the precision of the sums, intercept (c,) in that of the
-    values: float64 for numbers, which may be far from zero; `precision` is what features are rounded to, in training as in prediction. Where ranks share it, Z and alpha are this rank's rows, and
-    all ranks call it together, with the same rows.
+    values: float64 for numbers, which may be far from zero. `precision` is what features are rounded to, in training as in prediction.
+    Where ranks share it, Z and alpha are this rank's rows, and all ranks call it together, with the same rows.
     """
 
     Z: Tensor

@@ -344,11 +344,11 @@ class KernelEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         classes = getattr(self, "classes_", None)
         flat = classes is None and getattr(self, "y_ndim_", 1) == 1
-        write_onnx(path, self.model_, getattr(self, "encoder_", None), classes, getattr(self, "temperature_", 1.0), flat)
+        write_onnx(path, self.model_, getattr(self, "encoder_", None), classes, getattr(self, "_calibration", None), flat)
 
     _saved = [
-        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "bias_", "n_outputs_", "y_ndim_", "rows_seen_",
-        "_matrix", "_stands", "_weight_seen", "_target", "timings_", "confusion_",
+        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "bias_", "floor_", "n_outputs_",
+        "y_ndim_", "rows_seen_", "_matrix", "_stands", "_weight_seen", "_target", "timings_", "confusion_",
     ]  # fmt: skip
 
     def __sklearn_tags__(self):

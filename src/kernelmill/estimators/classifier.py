@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_sample_weight
@@ -14,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
+from ..calibration import Calibration, calibrate, fit_calibration
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
@@ -32,9 +32,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     """Kernel classification with any number of centers.
 
     Takes all arguments of KernelRegressor, and `class_weight`: None, "balanced" or a dict. One column of targets per class;
-    `decision_function` gives their predicted values, `predict_proba` calibrated probabilities: softmax of the values over a
-    temperature, fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data. A bias (`bias_`, which
-    is in the values already) keeps the classes as frequent as they were in training.
+    `decision_function` gives their predicted values, `predict` the class of the largest, and `predict_proba` calibrated probabilities:
+    softmax of the values, or of their logarithms, with a temperature and a bias that keeps the classes as frequent as they were in training
+    (`temperature_`, `bias_`, `floor_`), fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
     """
 
     classes_: np.ndarray
@@ -114,11 +114,22 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         # Rows that were not learned yet say how sure the model may be, each chunk in its share of all.
         with torch.no_grad():
             values = self.model_(X).cpu().double()
-        new = temperature(values, torch.nn.functional.one_hot(codes, len(self.classes_)).double(), w)
-        share = len(X) / (self.rows_seen_ + len(X))
+        targets = torch.nn.functional.one_hot(codes, len(self.classes_)).double()
+        share, old = len(X) / (self.rows_seen_ + len(X)), self._calibration
+        new = fit_calibration(values, targets, w, (w[:, None] * targets).sum(0), old.floor) if len(self.classes_) > 1 else old
         go_on(self, X, codes, w, labels=True)
-        self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
+        t = float(np.exp((1 - share) * np.log(old.temperature) + share * np.log(new.temperature)))
+        self._keep_calibration(Calibration(t, (1 - share) * old.bias + share * new.bias, old.floor))
         return self
+
+    @property
+    def _calibration(self) -> Calibration:
+        """Models of before there was a bias have none."""
+        bias = torch.as_tensor(getattr(self, "bias_", np.zeros(len(self.classes_))), dtype=torch.float64)
+        return Calibration(self.temperature_, bias, getattr(self, "floor_", 0.0))
+
+    def _keep_calibration(self, found: Calibration) -> None:
+        self.temperature_, self.bias_, self.floor_ = found.temperature, found.bias.numpy(), found.floor
 
     def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None, first_chunk: bool = False) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
@@ -140,8 +151,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             train(self, X, codes, w, Units.of(mean.to(dtype)), codes, held, None if len(keep) == len(X) else keep, first_chunk)
         self.confusion_: np.ndarray | None = None
         calibration = self._calibrate(X, Y, w, held, mean)
-        self.temperature_, self.bias_ = calibration.temperature, calibration.bias.numpy()
-        self.model_.intercept += calibration.bias.to(self.model_.intercept)
+        self._keep_calibration(calibration)
         return self
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
@@ -187,19 +197,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """From held-out rows; on small data, where none are held out, from leave-one-out predictions. `shares` of the classes."""
         c = len(self.classes_)
         if c == 1:
-            return Calibration(1.0, torch.zeros(1, dtype=torch.float64))
+            return Calibration.none(1)
         if held is not None:
             with torch.no_grad():
                 values = self.model_(held[0]).cpu().double()
-            found = calibrated(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
-            self.confusion_ = confusion(values + found.bias, held[1], c)
-            return found
+            self.confusion_ = confusion(values, held[1], c)
+            return calibrate(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
         if self._loss == "logistic":  # probabilities are what it learned
-            return Calibration(1.0, torch.zeros(c, dtype=torch.float64))
+            return Calibration.none(c)
         if self._loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
             with torch.no_grad():
                 values = self.model_(X).cpu().double()
-            return calibrated(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, c).double(), w, shares)
+            return calibrate(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, c).double(), w, shares)
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
             rows = torch.nonzero(w > 0)[:, 0]
             some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]]
@@ -210,8 +219,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         try:
             residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
         except torch.linalg.LinAlgError:
-            return Calibration(1.0, torch.zeros(c, dtype=torch.float64))
-        return calibrated(targets - residual, targets, w, shares)
+            return Calibration.none(c)
+        return calibrate(targets - residual, targets, w, shares)
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
         """Weighted accuracy of held-out rows."""
@@ -240,11 +249,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def predict_proba(self, X: Any) -> Any:
         """Calibrated probabilities, (r, classes)."""
-        probabilities = torch.softmax(self._values(X).double() / self.temperature_, 1)
+        probabilities = torch.softmax(self._calibration.logits(self._values(X)), 1)
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> Any:
-        logs = torch.log_softmax(self._values(X).double() / self.temperature_, 1)
+        logs = torch.log_softmax(self._calibration.logits(self._values(X)), 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 
 
@@ -264,58 +273,3 @@ def confusion(values: Tensor, codes: Tensor, c: int) -> np.ndarray | None:
     if c > MOST_CONFUSED:
         return None
     return torch.bincount(codes * c + values.argmax(1), minlength=c * c).view(c, c).numpy()
-
-
-class Calibration(NamedTuple):
-    """Probabilities are the softmax of (values + bias) / temperature."""
-
-    temperature: float
-    bias: Tensor
-
-
-LOOSE = 1e-2  # rows' worth of doubt about the bias: it stays finite where classes are separated without an error
-
-
-def calibrated(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor) -> Calibration:
-    """The temperature that minimises the log loss of these rows, with a bias that gives every class its share of the training rows.
-
-    With a = 1/t and b = bias/t the objective Σ w (log Σ exp(a v + b) − a v_y) − Σ w · shares·b is convex; where its slope along b vanishes,
-    the mean probability of each class is its share, also of a class too rare to be among these rows.
-    """
-    start = 1 / temperature(values, targets, w)
-    if not torch.isfinite(values).all():
-        return Calibration(1.0, torch.zeros(values.shape[1], dtype=torch.float64))
-    own, total, shares = (targets * values).sum(1), w.sum(), shares.double() / shares.sum()
-
-    def objective(at: np.ndarray) -> tuple[float, np.ndarray]:
-        a, b = at[0] * start, torch.from_numpy(at[1:])
-        logits = a * values + b
-        P = torch.softmax(logits, 1)
-        value = (w * (torch.logsumexp(logits, 1) - a * own)).sum() / total - (shares * b).sum() + LOOSE / total * (b * b).sum()
-        along_a = (w * ((P * values).sum(1) - own)).sum() / total * start
-        along_b = (w[:, None] * P).sum(0) / total - shares + 2 * LOOSE / total * b
-        return value.item(), np.concatenate([[along_a.item()], along_b.numpy()])
-
-    first = np.concatenate([[1.0], np.zeros(values.shape[1])])
-    found = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=[(1e-3, 1e3)] + [(None, None)] * values.shape[1])
-    t = 1 / (start * found.x[0])
-    bias = t * torch.from_numpy(found.x[1:] - found.x[1:].mean())
-    return Calibration(t, bias) if np.isfinite(found.x).all() else Calibration(1 / start, torch.zeros_like(bias))
-
-
-def temperature(values: Tensor, targets: Tensor, w: Tensor) -> float:
-    """t that minimises the log loss of softmax(values/t). It is convex in 1/t: bisection on the slope."""
-    if not torch.isfinite(values).all():
-        return 1.0
-
-    def slope(inverse: float) -> float:
-        expected = (torch.softmax(inverse * values, 1) * values).sum(1)
-        return (w * (expected - (targets * values).sum(1))).sum().item()
-
-    low, high = 1e-3, 1e3
-    if slope(high) < 0:  # rows separated without an error: as sharp as the bound allows
-        return 1 / high
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return 1 / high

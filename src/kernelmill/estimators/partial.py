@@ -41,8 +41,7 @@ def go_on(estimator: KernelEstimator, X: Tensor, y: Tensor, w: Tensor, labels: b
     if loss != "square":
         raise InputError(f"partial_fit goes on with the square loss, and this model was fitted with the {loss} loss; fit it anew.")
     Y = torch.nn.functional.one_hot(y, model.alpha.shape[1]) if y.ndim == 1 else y
-    # What was taken off the targets is what the model adds, less the bias of its calibration.
-    Y = Y.double() - model.intercept.cpu().double() + torch.as_tensor(getattr(estimator, "bias_", 0.0))
+    Y = Y.double() - model.intercept.cpu().double()
     share = _exactly(estimator, X, Y, w) if exact(estimator) else _by_steps(estimator, X, Y, w, labels)
     estimator.rows_seen_ += round(share * len(w))
     estimator._weight_seen += share * float(w.sum())

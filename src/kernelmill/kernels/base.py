@@ -124,7 +124,8 @@ class Scale:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number, (d,) or (d, d).")
         if d is not None and values.ndim > 0 and values.shape[0] != d:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features; give one value per feature.")
-        wrong = ~torch.isfinite(values).all() if values.ndim == 2 else ~(values > 0).all()  # of an infinite one the feature has no influence
+        # A feature of infinite bandwidth has no influence.
+        wrong = ~torch.isfinite(values).all() if values.ndim == 2 else ~(values > 0).all()
         if wrong or (values.ndim == 0 and not torch.isfinite(values)):
             raise InputError(f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater than 0.")
         self.values = values

@@ -1,0 +1,78 @@
+"""From a classifier's values to probabilities, fitted on rows it did not learn from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+FLOORS = (0.0, 1e-3, 1e-2, 0.05)  # of values whose logarithms are calibrated; 0: the values themselves
+
+
+class Calibration(NamedTuple):
+    """Probabilities are the softmax of (g + bias) / temperature, g the values or the logarithms of those above the floor.
+
+    Values learned by least squares estimate the probabilities themselves, so their logarithms are nearly calibrated, of a rare class too;
+    where classes are clean, values spread beyond 0 and 1, and are better taken as they are.
+    """
+
+    temperature: float
+    bias: Tensor
+    floor: float = 0.0
+
+    @classmethod
+    def none(cls, c: int) -> Calibration:
+        return cls(1.0, torch.zeros(c, dtype=torch.float64))
+
+    def logits(self, values: Tensor) -> Tensor:
+        g = values.double().clamp(min=self.floor).log() if self.floor else values.double()
+        return (g + self.bias.to(g.device)) / self.temperature
+
+
+def calibrate(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor) -> Calibration:
+    """The form that predicts each half of these rows best from the other, then fitted to all of them."""
+    if not torch.isfinite(values).all():
+        return Calibration.none(values.shape[1])
+    halves = torch.arange(len(values)) % 2 == 0
+
+    def loss(floor: float) -> float:
+        total = 0.0
+        for half in (halves, ~halves):
+            found = fit_calibration(values[half], targets[half], w[half], shares, floor)
+            logs = torch.log_softmax(found.logits(values[~half]), 1)
+            total -= (w[~half, None] * targets[~half] * logs).sum().item()
+        return total
+
+    few = len(values) < 20
+    return fit_calibration(values, targets, w, shares, 0.0 if few else min(FLOORS, key=loss))
+
+
+def fit_calibration(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, floor: float) -> Calibration:
+    """The temperature and bias that minimise the log loss of these rows, each class weighed as its share of the training rows.
+
+    Where the slope along the bias vanishes, the mean probability of every class is that share. One row's worth of doubt, the mean values
+    with the shares as targets, keeps the bias finite for a class that is separated without an error, or too rare to be among these rows.
+    """
+    g = values.clamp(min=floor).log() if floor else values
+    shares, there = shares.double() / shares.sum(), (w[:, None] * targets).sum(0) / w.sum()
+    W = w[:, None] * targets * torch.where(there > 0, shares / there, 0.0)
+    middle = (W.sum(1, keepdim=True) * g).sum(0) / W.sum()
+    v, W = torch.cat([g - middle, torch.zeros_like(middle)[None]]), torch.cat([W, (w.mean() * shares)[None]])
+    rows, total = W.sum(1), W.sum()
+    unit = ((rows[:, None] * v * v).sum() / total).sqrt().clamp(min=1e-300)
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = torch.log_softmax(at[0] * v / unit + torch.from_numpy(at[1:]), 1)
+        slope = rows[:, None] * logs.exp() - W
+        along = np.concatenate([[((slope * v).sum() / unit).item()], slope.sum(0).numpy()])
+        return -((W * logs).sum() / total).item(), along / total.item()
+
+    start = np.concatenate([[1.0], shares.clamp(min=1e-12).log().numpy()])
+    bounds = [(1e-3, 1e4)] + [(None, None)] * len(shares)
+    at = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}).x
+    t = unit.item() / at[0]
+    bias = t * torch.from_numpy(at[1:]) - middle
+    return Calibration(t, bias - bias.mean(), floor)
