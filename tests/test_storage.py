@@ -211,6 +211,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path, monkeyp
         assert which(tmp_path / "m") == "new"
 
 
+def test_a_folder_that_is_not_there_is_still_the_error_that_programs_know(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match=r"^'.*p.csv' cannot be written \(No such file or directory\)"),
+        checkpoint.aside(tmp_path / "nowhere" / "p.csv"),
+    ):
+        pass
+
+
 # ---- labels ----------------------------------------------------------------------------------------------------------------------
 
 NUMBERS = [np.array([1, 2, 3], kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">u2", ">f8")]

@@ -42,6 +42,14 @@ class OutputError(KernelmillError, OSError):
         return self.strerror or super().__str__()  # the sentence alone, without the number of the error
 
 
+class NoFolderError(OutputError, FileNotFoundError):
+    """There is no folder to write to."""
+
+
+class NoPermissionError(OutputError, PermissionError):
+    """This user may not write there."""
+
+
 class RankError(KernelmillError, RuntimeError):
     """Another process of the same job is gone, or cannot be reached."""
 
@@ -68,7 +76,10 @@ def unwritable(error: OSError, path: object = None) -> OutputError:
     what = "the output" if where is None else repr(str(where))
     why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
     todo = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
-    return OutputError(error.errno, f"{what} cannot be written ({why}); {todo}.")
+    kind = (
+        NoFolderError if isinstance(error, FileNotFoundError) else NoPermissionError if isinstance(error, PermissionError) else OutputError
+    )
+    return kind(error.errno, f"{what} cannot be written ({why}); {todo}.")
 
 
 @contextmanager
