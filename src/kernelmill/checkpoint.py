@@ -1,7 +1,8 @@
 """Model folders: model.json and weights.safetensors. Loading reads numbers and names, and never runs code.
 
 model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in weights.safetensors, whose checksum it
-holds. `encoder` is what turns a raw table into features; version 1 has none.
+holds. `encoder` is what turns a raw table into features; version 1 has none. Saving is all or nothing (see Saver); what is read is
+checked, for others may have written it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import tempfile
+import re
+import secrets
+import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -25,12 +29,17 @@ from torch import Tensor
 from . import kernels, solvers
 from .data import Columns, Encoder
 from .distributed import Alone, Communicator, count, gather, shard
-from .errors import InputError, ModelFileError
+from .errors import InputError, ModelFileError, writing
 from .kernels import Kernel
 from .model import UNCERTAINTY, KernelModel
 from .ops import PRECISIONS
 from .planning import Plan
 from .solvers import Uncertainty
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: nothing then makes two savers wait for each other
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT, VERSION = "kernelmill-model", 2
 PIECE = 64 << 20  # bytes of a tensor that are written at a time
@@ -40,21 +49,43 @@ DTYPES = {
     torch.uint64: "U64",
 }  # fmt: skip
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
+WRITING = ".kernelmill-"  # begins the name of a file that is not whole yet
+WAITING, WAITING_NAME = "weights-{}.safetensors", re.compile(r"weights-[0-9a-f]{64}\.safetensors")
+REPLACED_SECONDS = 0.1  # that a folder may be gone while another one is put in its place
+WIDEST = 4096  # bytes of a text in an array whose type says how long they may be
+DEEPEST = 50  # lists and tables within each other in model.json
+FITTED: dict[str, Any] = {
+    "n_iter_": int, "ridge_": float, "n_features_in_": int, "feature_names_in_": np.ndarray, "classes_": np.ndarray, "temperature_": float,
+    "n_outputs_": int, "y_ndim_": int, "rows_seen_": int, "_matrix": str | None, "_stands": int, "_weight_seen": float,
+    "_target": str | None, "timings_": dict, "confusion_": np.ndarray | None,
+}  # fmt: skip  # types of what an estimator learned, by name
+NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
 
 
 def refuse_others(folder: Path) -> None:
     """Raise where a folder holds something that is not a model."""
-    if folder.exists() and (not folder.is_dir() or (not (folder / JSON_NAME).exists() and any(folder.iterdir()))):
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (not (folder / JSON_NAME).exists() and any(not _of_no_user(path.name) for path in folder.iterdir())):
         raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
 
 
+def _of_no_user(name: str) -> bool:
+    """Whether a killed saver left it, or the file system put it there."""
+    return name.startswith(WRITING) or WAITING_NAME.fullmatch(name) is not None or name == "lost+found"
+
+
 def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
-    """Write aside, then rename: what was there stays whole until the new model is whole. Of a model that ranks share, which all call this
-    together, rank 0 writes the one file: rows come to it piece by piece."""
+    """Write a model folder, or a new model into one: see Saver. Of a model that ranks share, which all call this together, rank 0 writes
+    the one file: rows come to it piece by piece."""
     folder, comm = Path(os.path.realpath(folder)), model.comm  # a link stays a link
     tensors: dict[str, Tensor] = {"intercept": model.intercept}
     if model.ridge is not None:
         tensors |= {name: getattr(model, name) for name in UNCERTAINTY}
+    dealt = {"Z": model.Z, "alpha": model.alpha}
+    strange = [name for name, tensor in {**dealt, **tensors}.items() if not _is_finite(tensor)]
+    if comm.all_sum(torch.tensor(float(len(strange)))).item():
+        raise InputError(f"the model's {strange[0] if strange else 'weights'} holds NaN or infinity; train it again, nothing was written.")
     content = {
         "format": FORMAT,
         "version": 1 if encoder is None else VERSION,  # older versions of this library read what they can
@@ -64,42 +95,106 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         "uncertainty": model.ridge,
         "extra": encode(extra, "extra", tensors),
     }
-    place = comm.same(lambda: _beside(folder))
+    for name, stored in content["extra"].get("fitted", {}).items():  # what the user gave may be dropped, what was learned may not
+        if kind := _dropped(stored):
+            raise InputError(f"{name} holds a {kind}, which no model file can hold; use labels that are texts, numbers or numpy dates.")
+    saver = Saver(folder)
     try:
-        content["weights_sha256"] = write_tensors(
-            place / WEIGHTS_NAME, {"Z": model.Z, "alpha": model.alpha}, tensors, model.n_centers, comm
-        )
-        comm.same(lambda: _put(place, folder, content))
+        with writing(folder):
+            place = comm.same(saver.begin)
+            content["weights_sha256"] = write_tensors(place, dealt, tensors, model.n_centers, comm)
+            comm.same(lambda: saver.commit(content))
     finally:
-        if comm.rank == 0:
-            shutil.rmtree(place, ignore_errors=True)
+        saver.close()
 
 
-def _beside(folder: Path) -> Path:
-    """An empty folder beside this one."""
-    refuse_others(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+class Saver:
+    """Puts a model into its folder so that a reader, or a kill at any moment, meets the old or the new model and never a mixture.
 
+    Weights are written under a name of their own, `weights-CHECKSUM.safetensors`. Then model.json is replaced, by a rename: from here on
+    it is the new model, for a reader looks for the weights of its checksum first. At last they get their usual name. The folder itself
+    is never moved, so it keeps its mode, may be a mount point, and holds whatever else its user put there. It is locked meanwhile: other
+    savers of this machine wait, and what lies there unfinished is of a dead one.
+    """
 
-def _put(aside: Path, folder: Path, content: dict[str, Any]) -> None:
-    """Complete the model in `aside`, and put it in its place."""
-    write_file(aside / JSON_NAME, json.dumps(content, indent=1).encode())
-    os.chmod(aside, 0o755)
-    if not folder.exists():
-        os.replace(aside, folder)
-        return
-    old = aside.with_name(aside.name + ".old")
-    os.replace(folder, old)
-    try:
-        os.replace(aside, folder)
-    except OSError:
-        os.replace(old, folder)
-        raise
-    for other in old.iterdir():  # what the user put there stays
-        if other.name not in (WEIGHTS_NAME, JSON_NAME):
-            os.replace(other, folder / other.name)
-    shutil.rmtree(old)
+    def __init__(self, folder: Path):
+        self._folder, self._lock, self._made, self._done = folder, -1, False, False
+        self._written: list[Path] = []
+
+    def begin(self) -> Path:
+        """An empty file for the weights."""
+        refuse_others(self._folder)
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        if self._wait_for_others():
+            self._clear()
+        return self._new(WEIGHTS_NAME)
+
+    def commit(self, content: dict[str, Any]) -> None:
+        weights, description = self._written[0], self._new(JSON_NAME)
+        write_file(description, json.dumps(content, indent=1).encode())
+        for path, name in ((weights, WEIGHTS_NAME), (description, JSON_NAME)):
+            keep_mode(path, self._folder / name)
+        waiting = self._folder / WAITING.format(content["weights_sha256"])
+        self._rename(weights, waiting)
+        self._rename(description, self._folder / JSON_NAME)
+        self._rename(waiting, self._folder / WEIGHTS_NAME)
+        self._done = True
+
+    def close(self) -> None:
+        """Leave nothing that is not whole, and let others in."""
+        with suppress(OSError):
+            for path in self._written:
+                path.unlink(missing_ok=True)
+            if self._lock >= 0 and not self._done:
+                self._clear()
+            if self._made and not (self._folder / JSON_NAME).exists():
+                self._folder.rmdir()
+        if self._lock >= 0:
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # also where a process was forked meanwhile
+            os.close(self._lock)
+            self._lock = -1
+
+    def _new(self, name: str) -> Path:
+        self._written.append(new_file(self._folder / name))
+        return self._written[-1]
+
+    def _wait_for_others(self) -> bool:
+        """Make the folder and lock it; False where the system cannot lock."""
+        while True:
+            with suppress(FileExistsError):
+                self._folder.mkdir()
+                self._made = True
+            if fcntl is None:
+                return False
+            try:
+                self._lock = os.open(self._folder, os.O_RDONLY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(self._lock), os.stat(self._folder)):
+                    return True
+            except FileNotFoundError:  # the one before failed, and took its empty folder with it
+                pass
+            except OSError:
+                return False
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def _clear(self) -> None:
+        """End what failed or killed savers began: weights of the model that is there get their name, all others go."""
+        current = None
+        with suppress(FileNotFoundError, ModelFileError):
+            current = _description(self._folder / JSON_NAME, (self._folder / JSON_NAME).read_bytes()).get("weights_sha256")
+        for path in self._folder.iterdir():
+            if path.name == WAITING.format(current):
+                self._rename(path, self._folder / WEIGHTS_NAME)
+            elif path.name.startswith(WRITING) or WAITING_NAME.fullmatch(path.name):
+                path.unlink()
+
+    def _rename(self, path: Path, target: Path) -> None:
+        os.replace(path, target)
+        if self._lock >= 0:
+            os.fsync(self._lock)
 
 
 def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator) -> str:
@@ -161,24 +256,31 @@ def aside(path: str | os.PathLike) -> Iterator[Path]:
     """A name beside a file: what is written there takes its place when it is whole. A device or a pipe is written to as it is, a link stays
     one, and a file keeps its mode."""
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        yield target
-        return
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, mode)
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with writing(path):
+        if target.exists() and not target.is_file():
+            yield target
+            return
+        beside = new_file(target)
+        try:
+            yield beside
+            keep_mode(beside, target)
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def new_file(target: Path) -> Path:
+    """An empty file beside this one, of a name that nobody has, and no more open to others than it is."""
+    mode = stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR if target.exists() else 0o666
+    path = target.with_name(f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}")  # a name as long as the target's may be too long
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    return path
+
+
+def keep_mode(path: Path, target: Path) -> None:
+    """Give a file the mode of the one that it is to replace."""
+    if target.exists():
+        os.chmod(path, stat.S_IMODE(target.stat().st_mode))
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -195,71 +297,173 @@ def load_model(
     that will share the model each keep their own rows of it."""
     comm = comm or Alone()
     folder = Path(folder)
-    path = folder / JSON_NAME
-    if not path.is_file():
-        raise ModelFileError(f"{str(folder)!r} is not a kernelmill model: it has no {JSON_NAME}; give the folder that save() wrote.")
+    content, tensors = _pair(folder, comm)
+    if isinstance(content.get("kernel"), dict) and content["kernel"].get("$kernel") == "custom":
+        if kernel is None:
+            raise InputError(f"{str(folder)!r} has a kernel function of its user's, never stored; call load(path, kernel=function).")
+        kernel = kernels.resolve(kernel)
+    elif kernel is not None:
+        raise InputError(f"{str(folder)!r} has its kernel stored; call load(path) without kernel.")
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, OSError, RecursionError) as error:
+        return _model(folder, content, tensors, kernel, comm)
+    except ModelFileError:
+        raise
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+        if isinstance(error, InputError) and kernel is not None:  # the function that was given, not the file
+            raise
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        raise ModelFileError(f"{str(folder)!r} is damaged ({kind}{error}); restore it from a copy or train again.") from None
+
+
+def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """model.json and the weights that were written with it. Where they do not fit because a saver came between, both are read again."""
+    path = folder / JSON_NAME
+    while True:
+        with _opened(path) as file:  # open until the end: no other model.json can have its inode meanwhile
+            try:
+                content = _description(path, file.read())
+                tensors = _weights(folder, content, comm)
+                break
+            except ModelFileError:
+                with suppress(OSError):
+                    if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                        raise
+    mine = content["weights_sha256"]
+    if comm.all_sum(torch.tensor(float(comm.same(lambda: mine) != mine))).item():
+        raise ModelFileError(f"{str(folder)!r} was saved anew while the ranks were reading it; load it again.")
+    return content, tensors
+
+
+def _opened(path: Path) -> Any:
+    """The file, also where its folder is gone for a moment: somebody puts another one in its place."""
+    for wait in (*[REPLACED_SECONDS / 10] * 10, None):
+        try:
+            return open(path, "rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            if wait is None:
+                break
+            time.sleep(wait)
+        except OSError as error:
+            raise ModelFileError(f"{str(path)!r} cannot be read ({error.strerror}); check its permissions.") from None
+    raise ModelFileError(f"{str(path.parent)!r} is not a kernelmill model: it has no {JSON_NAME}; give the folder that save() wrote.")
+
+
+def _description(path: Path, text: bytes) -> dict[str, Any]:
+    """What model.json says, as far as it can be trusted without the weights."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{str(path)!r} is damaged ({error}); restore it from a copy or train again.") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelFileError(f"{str(path)!r} was not written by kernelmill: its format is not {FORMAT!r}.")
-    if not isinstance(content.get("version"), int) or not 1 <= content["version"] <= VERSION:
-        found = content.get("version")
-        raise ModelFileError(f"{str(folder)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION}; upgrade kernelmill.")
-    weights = folder / WEIGHTS_NAME
+    if _deeper(content, DEEPEST):
+        raise ModelFileError(f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} lists within each other.")
+    found = content.get("version")
+    if not isinstance(found, int) or not 1 <= found <= VERSION:
+        raise ModelFileError(f"{str(path)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION}; upgrade kernelmill.")
+    return content
+
+
+def _deeper(value: Any, most: int) -> bool:
+    """Whether lists and tables stand in each other more than so many times."""
+    level = [value]
+    for _ in range(most):
+        level = [item for part in level if isinstance(part, (dict, list)) for item in (part.values() if isinstance(part, dict) else part)]
+    return any(isinstance(part, (dict, list)) for part in level)
+
+
+def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[str, Tensor]:
+    """The tensors that belong to a description: of a save that was killed, or goes on, they still have their first name."""
+    waiting = WAITING.format(content.get("weights_sha256"))
+    if not WAITING_NAME.fullmatch(waiting):
+        raise ModelFileError(f"{str(folder)!r} is damaged: its {JSON_NAME} has no checksum; restore it from a copy or train again.")
     try:
-        if checksum(weights) != content.get("weights_sha256"):
-            raise ModelFileError(f"{str(weights)!r} does not match its checksum: the file is damaged or was changed.")
+        with _open_first(folder / waiting, folder / WEIGHTS_NAME) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != content["weights_sha256"]:
+                raise ModelFileError(f"{file.name!r} does not match its checksum: the file is damaged or was changed.")
+            held = f"/dev/fd/{file.fileno()}"  # this very file, whatever its name means by now
+            with safe_open(held if os.path.exists(held) else file.name, "pt") as stored:
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except OSError:
         raise ModelFileError(f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train again.") from None
+    except SafetensorError as error:
+        raise ModelFileError(f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again.") from None
+    shared = {"Z", "alpha"} if comm.size > 1 and content.get("uncertainty") is None else set()  # of these only own rows are read
+    return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
+
+
+def _open_first(path: Path, other: Path) -> Any:
     try:
-        with safe_open(weights, "pt") as file:
-            shared = {"Z", "alpha"} if comm.size > 1 and content.get("uncertainty") is None else set()  # of these only own rows are read
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            tensors = {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
-        spec = content["kernel"]
-        if isinstance(spec, dict) and spec.get("$kernel") == "custom":
-            if kernel is None:
-                raise InputError(f"{str(folder)!r} has a kernel function of its user's, never stored; call load(path, kernel=function).")
-            fitted: Any = kernels.resolve(kernel)
-        elif kernel is not None:
-            raise InputError(f"{str(folder)!r} has its kernel stored; call load(path) without kernel.")
-        else:
-            fitted = decode(spec, tensors)
-        if not isinstance(fitted, Kernel):
-            raise ModelFileError(f"{str(path)!r} names no kernel.")
-        fitted.validate(tensors["Z"].shape[1])
-        if tensors["Z"].ndim != 2 or tensors["alpha"].shape != (len(tensors["Z"]), len(tensors["intercept"])):
-            raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
-        precision = content.get("precision")  # files of before there was a choice have none
-        if precision is not None and precision not in PRECISIONS:
-            raise ModelFileError(f"{str(path)!r} has precision {precision!r}, this kernelmill knows {', '.join(PRECISIONS)}; upgrade it.")
-        known = None
-        if content.get("uncertainty") is not None:
-            known = Uncertainty(tensors["L"], tensors["R"], tensors["signal"], tensors["noise"], float(content["uncertainty"]))
-            square = (len(tensors["Z"]),) * 2
-            if known.L.shape != square or known.R.shape != square or known.signal.shape != tensors["intercept"].shape:
-                raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
-        if known is not None:
-            comm = Alone()
-        mine, p = shard(comm), len(tensors["Z"])
-        Z, alpha = (tensors[name] if comm.size == 1 else tensors[name][mine].clone() for name in ("Z", "alpha"))
-        model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p)
-        encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
-        if encoder is not None and encoder.d != model.Z.shape[1]:
-            raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {model.Z.shape[1]}.")
-        return model, decode(content["extra"], tensors), encoder
-    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        if isinstance(error, (ModelFileError, InputError)):
-            raise
-        kind = type(error).__name__
-        raise ModelFileError(f"{str(folder)!r} is damaged ({kind}: {error}); restore it from a copy or train again.") from None
+        return open(path, "rb")
+    except FileNotFoundError:
+        return open(other, "rb")
 
 
-def checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _model(
+    folder: Path, content: dict[str, Any], tensors: dict[str, Tensor], kernel: Kernel | None, comm: Communicator
+) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
+    """What a description and its weights say, checked."""
+    fitted: Any = decode(content["kernel"], tensors) if kernel is None else kernel
+    if not isinstance(fitted, Kernel):
+        raise ModelFileError(f"{str(folder)!r} names no kernel.")
+    fitted.validate(tensors["Z"].shape[1])
+    p, outputs = len(tensors["Z"]), len(tensors["intercept"])
+    if tensors["Z"].ndim != 2 or tensors["alpha"].shape != (p, outputs):
+        raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
+    precision = content.get("precision")  # files of before there was a choice have none
+    if precision is not None and precision not in PRECISIONS:
+        raise ModelFileError(f"{str(folder)!r} has precision {precision!r}, this kernelmill knows {', '.join(PRECISIONS)}; upgrade it.")
+    known = None
+    if content.get("uncertainty") is not None:
+        comm = Alone()
+        known = Uncertainty(tensors["L"], tensors["R"], tensors["signal"], tensors["noise"], float(content["uncertainty"]))
+        square = known.L.shape == known.R.shape == (p, p)
+        if not square or known.signal.shape != tensors["intercept"].shape or not math.isfinite(known.ridge):
+            raise ModelFileError(f"{str(folder)!r} has weights that do not fit each other.")
+    for name in ("Z", "alpha", "intercept", *(UNCERTAINTY if known else ())):
+        if not _is_finite(tensors[name]):
+            raise ModelFileError(f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save(); train again.")
+    Z, alpha = (tensors[name] if comm.size == 1 else tensors[name][shard(comm)].clone() for name in ("Z", "alpha"))
+    model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p)
+    encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
+    if encoder is not None and encoder.d != Z.shape[1]:
+        raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {Z.shape[1]}.")
+    extra = decode(content["extra"], tensors)
+    _check_extra(folder, extra, Z.shape[1] if encoder is None else None, outputs)
+    return model, extra, encoder
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return tensor.numel() == 0 or all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach()))  # without a mask as large as it
+
+
+def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: int) -> None:
+    """What is shown and computed with later is of the kind that `save` writes: a value that was tampered with is said here."""
+    fitted, plan = extra["fitted"], get_type_hints(Plan)
+    values = [(name, value, FITTED[name]) for name, value in fitted.items() if name in FITTED]
+    values += [(f"the plan's {name}", value, plan[name]) for name, value in extra["plan"].items() if name in plan and name != "rates"]
+    values += [(f"the history's {name}", value, NOTED.get(name, float | None)) for row in extra["history"] for name, value in row.items()]
+    values += [(f"the timing of {name!r}", value, float) for name, value in fitted.get("timings_", {}).items()]
+    wrong = [(name, value) for name, value, kind in values if not _is_of(value, kind)]
+    if "classes_" in fitted and fitted["classes_"].shape != (outputs,):
+        wrong.append(("classes_", fitted["classes_"].shape))
+    if (counts := fitted.get("confusion_")) is not None and counts.shape != (outputs, outputs):
+        wrong.append(("confusion_", counts.shape))
+    if not 0 < fitted.get("temperature_", 1.0) < math.inf:
+        wrong.append(("temperature_", fitted["temperature_"]))
+    if d is not None and fitted["n_features_in_"] != d:
+        wrong.append(("n_features_in_", fitted["n_features_in_"]))
+    if wrong:
+        name, value = wrong[0]
+        raise ModelFileError(f"{str(folder)!r} is damaged: {name} is {str(value)[:60]!r}, which save() never writes; train again.")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, as annotations write it; whole numbers are numbers too, and True is none."""
+    kinds = [get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, tuple(kinds)) or (float in kinds and isinstance(value, int))
 
 
 def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
@@ -270,12 +474,16 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
         return int(value)
     if isinstance(value, (float, np.floating)):
         return float(value)
-    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub"):
-        tensors[key] = torch.as_tensor(value).detach().cpu().contiguous().clone()
-        return {"$tensor": key, "numpy": isinstance(value, np.ndarray)}
-    if isinstance(value, np.ndarray):
-        return {"$array": [encode(item, key, tensors) for item in value.tolist()], "dtype": "object" if value.dtype == object else "str"}
-    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):  # labels as keys: JSON would make them strings
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return {"$item": encode(np.asarray(value)[None], key, tensors)}
+    if isinstance(value, Tensor):
+        return _stored(value, key, tensors)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufmMUO":
+        return _encode_array(value, key, tensors)
+    if isinstance(value, dict) and not all(isinstance(name, str) and not name.startswith("$") for name in value):
+        # Labels as keys: JSON would make them strings, and a "$" would make them ours.
         return {"$pairs": [[encode(name, key, tensors), encode(item, f"{key}.{name}", tensors)] for name, item in value.items()]}
     if isinstance(value, dict):
         return {name: encode(item, f"{key}.{name}", tensors) for name, item in value.items()}
@@ -294,6 +502,39 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     return {"$dropped": type(value).__name__}  # a function or object of the user's own: never stored, never run on loading
 
 
+def _encode_array(value: np.ndarray, key: str, tensors: dict[str, Tensor]) -> Any:
+    """Numbers as a tensor, texts and objects as a list; `$typed` says the type of what torch has no type for."""
+    kind = value.dtype.kind
+    if kind in "UO":
+        if value.ndim == 0:
+            return encode(value[()], key, tensors)
+        items = [encode(item, f"{key}.{i}", tensors) for i, item in enumerate(value.tolist())]
+        text = value.dtype.str if value.dtype.itemsize <= WIDEST else "str"  # "str": as long as they are
+        return {"$array": items, "dtype": "object" if kind == "O" else text}
+    plain = value.astype(value.dtype.newbyteorder("="))
+    if kind in "mM":
+        plain = plain.view(np.int64)
+    elif kind == "f" and value.dtype.itemsize > 8:  # digits that read back as the same number
+        plain = np.array([np.format_float_scientific(item) for item in value.ravel()], dtype=str).reshape(value.shape)
+    stored = encode(plain, key, tensors) if plain.dtype.kind == "U" else _stored(plain, key, tensors)
+    return stored if plain.dtype == value.dtype else {"$typed": stored, "dtype": value.dtype.str}
+
+
+def _stored(value: np.ndarray | Tensor, key: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    while key in tensors:  # names with dots in them may meet
+        key += "'"
+    tensors[key] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+    return {"$tensor": key, "numpy": isinstance(value, np.ndarray)}
+
+
+def _dropped(stored: Any) -> str | None:
+    """The type of an object that was left out of what `encode` made, if one was."""
+    if isinstance(stored, dict) and "$dropped" in stored:
+        return stored["$dropped"]
+    parts = stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
+    return next((kind for part in parts if (kind := _dropped(part))), None)
+
+
 def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
@@ -305,7 +546,12 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     if "$pairs" in value:
         return {decode(name, tensors): decode(item, tensors) for name, item in value["$pairs"]}
     if "$array" in value:
-        return np.array(decode(value["$array"], tensors), dtype=object if value.get("dtype") == "object" else None)
+        kind = value.get("dtype")
+        return np.array(decode(value["$array"], tensors), dtype=None if kind == "str" else _dtype(kind, "UO"))
+    if "$typed" in value:
+        return decode(value["$typed"], tensors).astype(_dtype(value["dtype"], "biufmM"))
+    if "$item" in value:
+        return decode(value["$item"], tensors)[0]
     if "$kernel" in value:
         if value["$kernel"] not in kernels.NAMED:
             return None
@@ -319,3 +565,10 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     if "$dropped" in value:
         return None
     return {name: decode(item, tensors) for name, item in value.items()}
+
+
+def _dtype(name: Any, kinds: str) -> np.dtype:
+    made = np.dtype(name) if isinstance(name, str) else None
+    if made is None or made.kind not in kinds or made.itemsize > WIDEST:
+        raise ValueError(f"{name!r} is no type of an array here")
+    return made

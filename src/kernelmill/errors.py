@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,21 @@ class CheckpointError(KernelmillError, ValueError):
     """A checkpoint cannot be gone on from: damaged, of other data, or of other settings."""
 
 
+class OutputError(KernelmillError, OSError):
+    """A file or folder cannot be written: no space, no permission, a name that is too long."""
+
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()  # the sentence alone, without the number of the error
+
+
+class NoFolderError(OutputError, FileNotFoundError):
+    """There is no folder to write to."""
+
+
+class NoPermissionError(OutputError, PermissionError):
+    """This user may not write there."""
+
+
 class RankError(KernelmillError, RuntimeError):
     """Another process of the same job is gone, or cannot be reached."""
 
@@ -46,6 +65,32 @@ def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
     near = get_close_matches(str(given), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return InputError(f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}")
+
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def unwritable(error: OSError, path: object = None) -> OutputError:
+    """What kept a file or folder from being written, as one sentence."""
+    where = path or error.filename
+    what = "the output" if where is None else repr(str(where))
+    why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+    todo = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
+    kind = (
+        NoFolderError if isinstance(error, FileNotFoundError) else NoPermissionError if isinstance(error, PermissionError) else OutputError
+    )
+    return kind(error.errno, f"{what} cannot be written ({why}); {todo}.")
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Whatever the system says against writing to this path becomes one sentence about it."""
+    try:
+        yield
+    except KernelmillError:
+        raise
+    except OSError as error:
+        raise unwritable(error, path) from None
 
 
 def needed(package: str, extra: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 
 from .calibration import Calibration
-from .checkpoint import aside
+from .checkpoint import aside, keep_mode
 from .data import Encoder
-from .errors import InputError, needed
+from .errors import InputError, needed, writing
 from .model import KernelModel
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
@@ -45,14 +46,38 @@ def write_onnx(
     else:
         graph.labels(core.graph.output[0].name, np.asarray(classes), calibration)
     made = graph.model(core, features if encoder is None else None)
-    target = Path(os.path.realpath(path))
-    if made.ByteSize() > LARGEST:
-        onnx.save_model(made, str(target), save_as_external_data=True, location=target.name + ".data")
-        onnx.checker.check_model(str(target))
-        return
-    onnx.checker.check_model(made)
-    with aside(path) as file:
-        file.write_bytes(made.SerializeToString())
+    with writing(path):
+        if made.ByteSize() > LARGEST:
+            _write_in_two(onnx, made, Path(os.path.realpath(path)))
+            return
+        onnx.checker.check_model(made)
+        with aside(path) as file:
+            file.write_bytes(made.SerializeToString())
+
+
+def _write_in_two(onnx: Any, made: Any, target: Path) -> None:
+    """Tensors in a file beside, under one of two names in turn: the file that is replaced keeps its own until the new one is whole."""
+    names = [f"{target.name}.data", f"{target.name}.2.data"]
+    used = _data_of(onnx, target) if target.is_file() else set()
+    name = next((name for name in names if name not in used), names[0])
+    with tempfile.TemporaryDirectory(prefix=".kernelmill-", dir=target.parent) as folder:
+        file = Path(folder) / "model.onnx"
+        onnx.save_model(made, str(file), save_as_external_data=True, location=name)
+        onnx.checker.check_model(str(file))
+        keep_mode(file, target)
+        os.replace(Path(folder) / name, target.with_name(name))
+        os.replace(file, target)
+    for old in {*names} & used - {name}:
+        target.with_name(old).unlink(missing_ok=True)
+
+
+def _data_of(onnx: Any, path: Path) -> set[str]:
+    """Names of the files with an ONNX file's tensors."""
+    try:
+        graph = onnx.load(str(path), load_external_data=False).graph
+    except Exception:  # it is no ONNX file, and has none
+        return set()
+    return {entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"}
 
 
 def _core(model: KernelModel) -> Any:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError, KernelmillError
 from .inputs import table_of, target_of, task_of
-from .say import as_json, check_writable, command, duration, finite, results, words
+from .say import as_json, check_writable, command, duration, escape, finite, results, words
 from .training import AsJson, Data, Debug, Part, Target
 from .using import Model, _loaded
 
@@ -102,7 +101,7 @@ def plan(
         ]
         as_json(finite({"rows": rows, "features": features, "centers": found.p, "chosen": found.plan.solver, "solvers": solvers}))
     else:
-        results().print(escape(str(found)))
+        results().print(str(found), markup=False)
 
 
 @command

@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
 import os
+import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import typer
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
+from rich.segment import Segment
 
 from .. import errors
 
@@ -36,8 +39,33 @@ EXIT_CODES = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class CannotWrite(Exception):
-    """An output could not be written; the message is for the user."""
+# What a terminal would obey instead of showing it: control characters, overrides of the direction of writing; and half characters.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """The text with control characters written out, as \\x1b; lines and tabs stay."""
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def escape(name: str) -> str:
+    """A name out of a file, for rich: no markup, no control characters, one line."""
+    return markup.escape(visible(name).replace("\n", "\\n").replace("\t", "\\t"))
+
+
+class Terminal(Console):
+    """A console that shows control characters and never obeys them: names in data and models are written by others."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(visible(part.text), part.style)
+
+
+class Notes(logging.Handler):
+    """What the library logs, as words for people."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
 
 
 def rank() -> int:
@@ -47,12 +75,12 @@ def rank() -> int:
 
 def words(quiet: bool = False) -> Console:
     """Where words for people go."""
-    return Console(stderr=True, highlight=False, quiet=quiet or rank() > 0, soft_wrap=True)
+    return Terminal(stderr=True, highlight=False, quiet=quiet or rank() > 0, soft_wrap=True)
 
 
 def results() -> Console:
     """Where tables go that may be piped on."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty(), quiet=rank() > 0)
+    return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty(), quiet=rank() > 0)
 
 
 def as_json(value: Any) -> None:
@@ -84,6 +112,9 @@ def command(function: Command) -> Command:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         warnings.showwarning = _warned
+        log = logging.getLogger("kernelmill")
+        if not any(isinstance(handler, Notes) for handler in log.handlers):
+            log.addHandler(Notes(logging.WARNING))
         try:
             function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
@@ -93,10 +124,10 @@ def command(function: Command) -> Command:
             raise typer.Exit(0) from None
         except BaseException as error:
             code, text = _meaning(error)
-            aloud = Console(stderr=True, highlight=False, soft_wrap=True)
+            aloud = Terminal(stderr=True, highlight=False, soft_wrap=True)
             if kwargs.get("debug"):
                 aloud.print_exception()
-            aloud.print(f"{f'rank {rank()}: ' if rank() else ''}[bold red]error:[/] {escape(text)}")
+            aloud.print(f"{f'rank {rank()}: ' if rank() else ''}[bold red]error:[/] {markup.escape(text)}")
             if kwargs.get("json_"):
                 with suppress(OSError):
                     as_json({"error": text, "exit_code": code})
@@ -109,7 +140,7 @@ def _meaning(error: BaseException) -> tuple[int, str]:
     """(exit code, sentence) of what went wrong."""
     kinds: list[tuple[type, int]] = [
         (KeyboardInterrupt, INTERRUPTED),
-        (CannotWrite, WRITING),
+        (errors.OutputError, WRITING),
         (errors.DataFileError, DATA),
         (errors.ModelFileError, MODEL),
         (errors.CheckpointError, CHECKPOINT),
@@ -124,8 +155,9 @@ def _meaning(error: BaseException) -> tuple[int, str]:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error):
         return MEMORY, "there is not enough memory; use fewer centers (--n-centers) or a smaller --memory-budget."
     if isinstance(error, OSError):
-        full = error.filename is None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-        return WRITING if full else DATA, unwritable(error)
+        if error.filename is None or error.errno in (*errors.NO_SPACE, errno.EROFS, errno.EACCES):
+            return WRITING, str(errors.unwritable(error))
+        return DATA, f"{str(error.filename)!r} cannot be used ({error.strerror or error}); check the path."
     return BUG, f"{type(error).__name__}: {error}. This is an error of kernelmill; please report it with what --debug shows."
 
 
@@ -137,14 +169,12 @@ def _of_scikit_learn(error: BaseException) -> bool:
     return trace is not None and "sklearn" in trace.tb_frame.f_code.co_filename
 
 
-def unwritable(error: OSError, path: Any = None) -> str:
-    where = path or error.filename
-    what = "the output" if where is None else repr(str(where))
-    return f"{what} cannot be used ({error.strerror or error}); free some space or choose another place."
-
-
 def _warned(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
-    words().print(f"[yellow]note:[/] {escape(str(message))}")
+    note(str(message))
+
+
+def note(text: str) -> None:
+    words().print(f"[yellow]note:[/] {markup.escape(text)}")
 
 
 def duration(seconds: float) -> str:
@@ -157,10 +187,9 @@ def duration(seconds: float) -> str:
 
 
 def check_writable(path: os.PathLike | str) -> None:
-    """Raise where nothing could be written beside this path, before anything takes time."""
-    parent = os.path.dirname(os.path.abspath(path))
-    try:
+    """Raise where nothing could be written to this folder, or beside this path, before anything takes time."""
+    parent = os.path.abspath(path)
+    parent = parent if os.path.isdir(parent) else os.path.dirname(parent)
+    with errors.writing(parent):
         os.makedirs(parent, exist_ok=True)
         tempfile.TemporaryFile(dir=parent).close()
-    except OSError as error:
-        raise CannotWrite(unwritable(error, parent)) from None

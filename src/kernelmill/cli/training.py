@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from ..errors import InputError
+from ..errors import InputError, OutputError
 from .glance import glance
 from .inputs import configured, parameters, table_of, target_of, task_of
-from .say import CannotWrite, as_json, check_writable, command, duration, finite, rank, results, unwritable, words
+from .say import as_json, check_writable, command, duration, escape, finite, rank, results, words
 
 if TYPE_CHECKING:
     from ..data import Table
@@ -103,9 +102,9 @@ def train(
         raise KeyboardInterrupt(f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; {kept}.")
     try:
         model.save(folder)
-    except OSError as error:
+    except OutputError as error:
         kept = f" The finished run is kept in {str(run)!r}: the same command with --resume writes the model." if _written(run) else ""
-        raise CannotWrite(unwritable(error, folder) + kept) from None
+        raise OutputError(error.errno, f"{error}{kept}") from None
     if run and rank() == 0:
         discard(run)
     seconds = time.perf_counter() - started

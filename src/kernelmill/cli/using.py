@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ..errors import InputError
 from .inputs import table_of, target_of
-from .say import CannotWrite, as_json, check_writable, command, finite, rank, results, unwritable, words
+from .say import as_json, check_writable, command, escape, finite, rank, results, words
 from .training import AsJson, Data, Debug, Part, Target
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")]
@@ -129,11 +126,8 @@ def export(
 
     check_writable(out)
     estimator = _loaded(model)
-    try:
-        if rank() == 0:
-            estimator.to_onnx(out)
-    except OSError as error:
-        raise CannotWrite(unwritable(error, out)) from None
+    if rank() == 0:
+        estimator.to_onnx(out)
     inputs = [input_name(name) for name in estimator.encoder_.inputs] if estimator.encoder_ is not None else ["X"]
     if json_:
         as_json({"out": str(out), "inputs": inputs})
@@ -196,32 +190,24 @@ def histogram(values: list[float], bins: int = 13, wide: int = 50) -> str:
 
 
 def _write_page(path: Path, estimator: Any, model: Path, found: Any, where: str) -> None:
+    from ..checkpoint import aside
     from ..report import page
 
     written = page(estimator, model.resolve().name, found, where).encode()
-    with _aside(path) as beside:
+    with aside(path) as beside:
         beside.write_bytes(written)
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    from ..checkpoint import aside
-
-    try:
-        with aside(path) as beside:
-            yield beside
-    except OSError as error:
-        raise CannotWrite(unwritable(error, path)) from None
 
 
 def _write(path: Path, columns: dict[str, Any]) -> None:
     import numpy as np
 
+    from ..checkpoint import aside
+
     if path.suffix.lower() == ".npy":
         wide = [name for name in columns if name.startswith("probability of ")]
         values = columns["prediction"] if not wide else np.stack([columns[name] for name in wide], 1)
         values = values.astype(str) if values.dtype == object else values
-        with _aside(path) as beside, open(beside, "wb") as file:
+        with aside(path) as beside, open(beside, "w+b") as file:  # into one opened with "wb" numpy writes by itself, and loses the error
             np.save(file, values, allow_pickle=False)
         return
     from ..data.files import need
@@ -234,7 +220,7 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
         else:
             flat[name] = values
     made = pa.table({name: pa.array(values.tolist() if values.dtype.kind in "UO" else values) for name, values in flat.items()})
-    with _aside(path) as beside:
+    with aside(path) as beside:
         if path.suffix.lower() == ".csv":
             need("pyarrow.csv").write_csv(made, beside)
         else:

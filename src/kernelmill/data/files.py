@@ -11,13 +11,14 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, InputError, needed
+from ..errors import NO_SPACE, DataFileError, InputError, OutputError, needed
 from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable
 
 log = logging.getLogger("kernelmill")
@@ -274,17 +275,37 @@ def _delimiter(path: Path) -> str:
 def _spooled(schema: Any, batches: Iterable[Any]) -> Any:
     """Record batches written to a temporary file without a name, opened for reading."""
     pa = need("pyarrow")
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the table is)
-    sink = pa.PythonFile(file, "w")
-    with pa.ipc.new_file(sink, schema) as writer:
+    file = _temporary_file()
+    with _room(), pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    file.flush()
+    with _room():
+        file.flush()
     try:  # mapped, a column is read without the others
         return pa.memory_map(f"/proc/self/fd/{file.fileno()}")
     except OSError:
         file.seek(0)
         return pa.PythonFile(file, "r")
+
+
+def _temporary_file() -> Any:
+    """A file without a name, open as long as its table is."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise OutputError(error.errno, f"no temporary file can be made ({error.strerror}); set TMPDIR to a folder with space.") from None
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Says so where the temporary folder is full: it is no fault of the file that is read."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        full = f"the temporary folder {tempfile.gettempdir()!r} is full, and the data do not fit into memory"
+        raise OutputError(error.errno, f"{full}; free some space there, or set TMPDIR to a folder with more.") from None
 
 
 def _torch(X: Any, in_memory: int) -> Table:
@@ -312,16 +333,18 @@ def _torch(X: Any, in_memory: int) -> Table:
             size += x.nbytes
             held.append(x)
             if size > in_memory:
-                file = file or tempfile.TemporaryFile()  # noqa: SIM115
-                for part in held:
-                    file.write(part.tobytes())
+                file = file or _temporary_file()
+                with _room():
+                    for part in held:
+                        file.write(part.tobytes())
                 held = []
     if kind is None:
         raise DataFileError("the torch dataset is empty.")
     y = np.concatenate(targets)
     if file is None:
         return ArrayTable({"X": np.concatenate(held), "y": y}, "the torch dataset")
-    for part in held:
-        file.write(part.tobytes())
-    file.flush()
+    with _room():
+        for part in held:
+            file.write(part.tobytes())
+        file.flush()
     return ArrayTable({"X": np.memmap(file, kind[0], "r", shape=(len(y), kind[1])), "y": y}, "the torch dataset")
