@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
+from ..distributed import together
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
@@ -114,6 +115,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.temperature_ = float(np.exp((1 - share) * np.log(self.temperature_) + share * np.log(new)))
         return self
 
+    @together("_comm")
     def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None, first_chunk: bool = False) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
         codes = self._check_labels(y, len(X), classes)
