@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 import hashlib
 import io
+import json
+import logging
 import math
 import os
 import sys
@@ -18,15 +20,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, cast
+from functools import wraps
+from operator import attrgetter
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from .errors import InputError, RankError
 
+log = logging.getLogger("kernelmill")
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
+LATE = 60.0  # seconds after which a rank says that it waits for the others to make the same call
+LINGER = 3.0  # seconds that rank 0, whose process has the store, waits at its end for others to hear why it failed
 SILENCE = 20.0  # seconds without a word after which a rank is taken for lost
 PATIENCE = 7 * 86400.0  # seconds that ranks wait for one that is heard of: it may still read, tune, solve or write
 MEETING = 600.0  # seconds in which all ranks of a job must have come
@@ -94,6 +103,68 @@ def largest(comm: Communicator, value: float) -> float:
     values = torch.zeros(comm.size, dtype=torch.float64)
     values[comm.rank] = value
     return comm.all_sum(values).max().item()
+
+
+def agree(comm: Communicator, facts: dict[str, str]) -> None:
+    """Raise on every rank unless all have the same facts. What begins with # is a checksum, which nobody wants to read."""
+    if comm.size == 1:
+        return
+    with _said_when_late(comm, facts["call"]):
+        everyone = [json.loads(text) for text in _texts(comm, json.dumps(facts))]
+    first = everyone[0]
+    for rank, other in enumerate(everyone):
+        for name in {**first, **other}:
+            theirs, ours = other.get(name, "none"), first.get(name, "none")
+            if theirs == ours:
+                continue
+            if name == "call":
+                raise InputError(f"rank {rank} is in {theirs} and rank 0 in {ours}; {TOGETHER}")
+            if theirs.startswith("#"):
+                raise InputError(f"rank {rank} has other {name} than rank 0; {TOGETHER}")
+            raise InputError(f"rank {rank} has {name} {theirs}, and rank 0 {ours}; {TOGETHER}")
+
+
+def _texts(comm: Communicator, own: str) -> list[str]:
+    """Every rank's text, on each."""
+    data = torch.tensor(list(own.encode()), dtype=torch.uint8)
+    lengths = torch.zeros(comm.size, dtype=torch.int64)
+    lengths[comm.rank] = len(data)
+    lengths = comm.all_sum(lengths)
+    table = torch.zeros(comm.size, int(lengths.max()), dtype=torch.uint8)
+    table[comm.rank, : len(data)] = data
+    return [bytes(row[:length].tolist()).decode() for row, length in zip(comm.all_sum(table), lengths.tolist(), strict=True)]
+
+
+@contextmanager
+def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
+    """A rank that waits at the door of a call says so: perhaps the others were never told to call it."""
+    text = "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit, predict, score and save together"
+    late = threading.Timer(LATE, log.warning, (text, comm.rank, LATE, call))
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+
+
+def together(where: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For methods that all ranks call: an error of this rank is told to those that would wait for it. `where` an object has its ranks."""
+
+    def told(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                with suppress(AttributeError):  # not fitted yet
+                    if isinstance(comm := attrgetter(where)(args[0]), Ranks):
+                        comm.tell(error)
+                raise
+
+        return call
+
+    return told
 
 
 def by_tiles(comm: Communicator, rows: int, part: Callable[[slice], Tensor]) -> Tensor:
@@ -180,7 +251,9 @@ class Ranks:
     def __init__(self, device: str):
         import torch.distributed as dist
 
-        self._dist, self._device, self._broken, self._last = dist, torch.device(device), False, None
+        self._dist, self._device, self._broken, self._last = dist, torch.device(device), "", None
+        self.begun = 0  # sums and broadcasts so far: the same number on all ranks is the same one
+        self._failed = False
         with in_time():
             self._connect()
 
@@ -223,17 +296,32 @@ class Ranks:
         return self.start_sum(value)()
 
     def _begun(self, begin: Callable[[], Any]) -> Any:
+        if self._broken:
+            raise RankError(self._broken)
+        self.begun += 1
         try:
             return begin()
         except RuntimeError:
-            raise self._gone("its connection was closed") from None
+            raise self._gone() from None
 
-    def _gone(self, why: str) -> RankError:
-        self._broken = True
-        return RankError(GONE.format(why))
+    def _gone(self, why: str = "") -> RankError:
+        """What this rank says when another is gone: what that one said, if it said something."""
+        if not why and self._pulse is not None:
+            self._pulse.listen()
+            why = self._pulse.lost
+        self._broken = why or GONE.format("its connection was closed")
+        return RankError(self._broken)
+
+    def tell(self, error: Exception) -> None:
+        """Let others know why this rank does not come any more."""
+        self._failed = True
+        if self._pulse is not None:
+            self._pulse.tell(f"{type(error).__name__}: {error}")
 
     def _leave(self) -> None:
         """At the end of this process. What a lost rank left unfinished would be waited for: it is dropped."""
+        if self._pulse is not None:
+            self._pulse.leave(self._failed)
         if self._broken:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -243,14 +331,14 @@ class Ranks:
 
     def _wait(self, work: Any) -> None:
         while True:
-            if self._pulse is not None and self._pulse.lost:
-                raise self._gone(self._pulse.lost)
+            if self._pulse is not None and (why := self._pulse.lost):
+                raise self._gone(why)
             try:
                 work.wait(timeout=timedelta(seconds=1))
                 return
             except RuntimeError as error:
                 if "timed out" not in str(error) and "imeout" not in str(error):
-                    raise self._gone("its connection was closed") from None
+                    raise self._gone() from None
 
     def same(self, make: Callable[[], T]) -> T:
         made: tuple[Any, Any] = None, None
@@ -288,7 +376,7 @@ class Ranks:
     def give_up(self, why: str) -> None:
         """End this process where it waits for a GPU, which cannot be told: nothing else would."""
         if self.backend == "nccl" and self._last is not None and not self._last.is_completed():
-            print(f"rank {self.rank}: error: {GONE.format(why)}", file=sys.stderr, flush=True)
+            print(f"rank {self.rank}: error: {why}", file=sys.stderr, flush=True)
             os._exit(LOST)
 
 
@@ -345,15 +433,19 @@ def in_time() -> Iterator[None]:
         late.cancel()
 
 
+TOGETHER = "all ranks need the same data and settings, and call fit, predict, score and save together."
 GONE = "another rank was lost ({}); start the job again with resume=True to go on from its last checkpoint."
 
 
 class Pulse:
-    """Every rank says in the job's store that it is there, and listens to the next one."""
+    """Every rank says in the job's store that it is there, and listens to the next one. A rank that raises an error says that too, with the
+    number of sums it had begun: one that waits in a later sum knows that it waits for nothing, unless it failed at the same point."""
 
     def __init__(self, ranks: Ranks, token: str):
         self._ranks, self._token, self._silence = ranks, token, silence()
         self._following, self._quiet, self._told = (ranks.rank + 1) % ranks.size, 0.0, ""
+        self._listening = threading.Lock()
+        self._heard, self._others, self._own = 0, cast("list[tuple[int, int, str]]", []), cast("set[int]", set())
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self._store = torch.distributed.TCPStore(address, port, is_master=False, wait_for_workers=False)
         for work in (self._beat, self._watch):
@@ -361,10 +453,41 @@ class Pulse:
 
     @property
     def lost(self) -> str:
-        """Who is not heard of any more, or nothing."""
+        """Who does not come any more, as a sentence, or nothing."""
         if not self._told and self._quiet > self._silence:
-            self._told = f"nothing was heard of rank {self._following} for {self._silence:g} s"
+            self._told = GONE.format(f"nothing was heard of rank {self._following} for {self._silence:g} s")
+        for rank, begun, said in self._others:
+            if not self._told and begun < self._ranks.begun and not (said and begun in self._own):
+                ended = f"rank {rank} has ended, and rank {self._ranks.rank} waits for it; {TOGETHER}"
+                self._told = f"rank {rank} ended this job with {said}" if said else ended
         return self._told
+
+    def tell(self, said: str) -> None:
+        """Nothing: this process ends."""
+        self._own.add(self._ranks.begun)
+        with suppress(RuntimeError, OSError):
+            number = self._store.add(self._key("failures"), 1)
+            self._store.set(self._key(f"failure-{number}"), json.dumps([self._ranks.rank, self._ranks.begun, said]))
+
+    def listen(self) -> None:
+        """To what other ranks told."""
+        with self._listening, suppress(RuntimeError, OSError):
+            count = self._store.add(self._key("failures"), 0)
+            while self._heard < count and self._store.check([self._key(f"failure-{self._heard + 1}")]):
+                self._heard += 1
+                rank, begun, said = json.loads(self._store.get(self._key(f"failure-{self._heard}")))
+                if rank != self._ranks.rank:
+                    self._others.append((rank, begun, said))
+
+    def leave(self, failed: bool) -> None:
+        """Rank 0 may have the store in its process: where it failed, others are given the time to hear why."""
+        self.tell("")
+        until = time.monotonic() + (LINGER if failed and self._ranks.rank == 0 else 0.0)
+        with suppress(RuntimeError, OSError):
+            gone = self._store.add(self._key("gone"), 1)
+            while gone < self._ranks.size and time.monotonic() < until:
+                time.sleep(0.05)
+                gone = self._store.add(self._key("gone"), 0)
 
     def _key(self, name: Any) -> str:
         return f"kernelmill/{self._token}/{name}"
@@ -381,6 +504,7 @@ class Pulse:
                     self._store.set(self._key("lost"), self.lost)
                 if self._store.check([self._key("lost")]):
                     self._told = self._told or self._store.get(self._key("lost")).decode()
+                self.listen()
                 if self._store.check([self._key(self._following)]):
                     now = self._store.get(self._key(self._following)).decode()
                     last, self._quiet = now, self._quiet if now == last else 0.0

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .distributed import Alone, Communicator
+from .data import checksum
+from .distributed import Alone, Communicator, agree
 from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import KernelProduct, frame
@@ -84,6 +85,8 @@ class KernelModel(nn.Module):
         if torch.compiler.is_exporting():
             return self._expression(X)
         K, Z = self.prepared()
+        if self.comm.size > 1:  # rows that differ would add up to numbers that look right
+            agree(self.comm, {"call": "predict", "rows to predict": str(tuple(X.shape)), "rows of X to predict": "#" + checksum(X)})
         X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
         dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
         out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)

@@ -33,6 +33,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .checkpoint import decode, encode, write_file
+from .data.prints import warn_of_copy
 from .distributed import Alone, Communicator
 from .errors import CheckpointError, InputError, KernelmillError, warn
 from .solvers import NAMED, Event, State
@@ -50,6 +51,8 @@ WRITING = ".writing-"
 PART = "part-{:05d}-of-{:05d}"
 STATE = re.compile(r"checkpoint-\d{6}")
 CHOICES = ("choices-1", "choices-2")
+OLD = ("targets of checksum", "weights of checksum", "rows of checksum")  # all that runs had before they had fingerprints of all data
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def seconds_of(every: Any) -> float:
@@ -78,6 +81,7 @@ class Run:
     def __init__(self, folder: Any, every: Any, resume: bool, comm: Communicator | None = None):
         self.folder, self._every, self.team = folder_of(folder), seconds_of(every), comm or Alone()
         self.choices: dict[str, Any] | None = None
+        self.data: dict[str, Any] = {}  # fingerprints of what is trained on, which it must be the same as
         self.saved: dict[str, Any] | None = None
         self.terminated = self._asked = self._writing = self._pending = self._warned = False
         self._last, self._lock = time.monotonic(), -1
@@ -150,7 +154,8 @@ class Run:
     def check(self, identity: dict[str, Any]) -> None:
         """Raise unless the choices were made for the same data and settings."""
         before = (self.choices or {}).get("identity", {})
-        changed = [name for name in identity if identity[name] != before.get(name)]
+        whole = "data" in (self.choices or {})  # else it was begun by a version that looked at 64 rows
+        changed = [name for name in identity if identity[name] != before.get(name) and not (whole and name in OLD)]
         if changed:
             name = changed[0]
             raise CheckpointError(
@@ -158,9 +163,33 @@ class Run:
                 f"{_short(identity[name])}; give the same data and settings, or choose another folder."
             )
 
+        self._check_data()
+
+    def _check_data(self) -> None:
+        """The same of all rows, targets and weights; what an older run does not say is not known."""
+        choices = self.choices or {}
+        before = {**choices.get("data", {}), "random_state": str(choices.get("random_state"))}
+        where = f"since the run in checkpoint={str(self.folder)!r} began"
+        for name, now in self.data.items():
+            was = before.get(name, now)
+            if isinstance(now, list) and isinstance(was, list) and len(now) == len(was):
+                for (held, then, _), (holds, time_now, path) in zip(was, now, strict=True):
+                    if held != holds:
+                        raise CheckpointError(f"the file {path!r} changed {where}; give the same data, or choose another folder.")
+                    if then != time_now:
+                        warn_of_copy(path)
+            elif now != was and name == "random_state":
+                raise CheckpointError(
+                    f"random_state={now} was given, and the run in checkpoint={str(self.folder)!r} began with {was}; "
+                    "give the same, or choose another folder."
+                )
+            elif now != was:
+                raise CheckpointError(f"the {name} changed {where}; give the same data, or choose another folder.")
+
     # ---- writing -----------------------------------------------------------------------------------------------------------------
 
     def write_choices(self, content: dict[str, Any]) -> None:
+        content = {**content, "data": {name: value for name, value in self.data.items() if name != "random_state"}}
         written = [self._write(name, content) for name in CHOICES]
         self._unwritten = None if any(written) else content
         self.choices = content
@@ -422,15 +451,16 @@ def peek(folder: Any) -> dict[str, Any]:
 
 def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
     """What must be the same for a run to go on: settings as they are written, and checksums of the targets and of some rows."""
-    found = {name: _named(value) for name, value in values.items()}
-    return found | {"targets of checksum": _sum(y), "weights of checksum": _sum(w), "rows of checksum": _sum(X)}
+    found = {name: named(value) for name, value in values.items()}
+    return found | dict(zip(OLD, (_sum(y), _sum(w), _sum(X)), strict=True))
 
 
-def _named(value: Any) -> str:
+def named(value: Any) -> str:
+    """A setting, the same text in every process."""
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else repr(value)
+    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else ADDRESS.sub("", repr(value))
 
 
 def _sum(values: Tensor) -> str:

@@ -2,11 +2,13 @@
 
 from .columns import Columns, Encoder, learn, matrix
 from .files import is_table, opened, shuffled
+from .prints import Account, checksum
 from .source import ArraySource, Batch, Source, StreamSource, copied_ahead, source_of
 from .stream import Stream
 from .tables import Table
 
 __all__ = [
+    "Account",
     "ArraySource",
     "Batch",
     "Columns",
@@ -15,6 +17,7 @@ __all__ = [
     "Stream",
     "StreamSource",
     "Table",
+    "checksum",
     "copied_ahead",
     "is_table",
     "learn",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import NO_SPACE, DataFileError, InputError, OutputError, needed
-from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable
+from .prints import Files
+from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable, unmapped
 
 log = logging.getLogger("kernelmill")
 
@@ -45,11 +47,13 @@ def opened(X: Any, in_memory: int, texts: Sequence[str] = ()) -> Table:
     if _is_arrow(X):
         return _arrow(X, in_memory)
     if _is_hdf5(X):
-        return _hdf5(X, f"the HDF5 group {X.name!r}") if hasattr(X, "keys") else ArrayTable({"X": X}, f"the HDF5 dataset {X.name!r}")
+        if hasattr(X, "keys"):
+            return _hdf5(X, f"the HDF5 group {X.name!r}")
+        return _of(ArrayTable({"X": X}, f"the HDF5 dataset {X.name!r}"), _hdf5_files(X))
     if _is_torch(X):
         return _torch(X, in_memory)
     if isinstance(X, np.ndarray):
-        return ArrayTable({"X": X}, "the array")
+        return ArrayTable({"X": unmapped(X) if isinstance(X, np.memmap) else X}, "the array")
     if isinstance(X, dict):
         return ArrayTable({str(name): np.asarray(values) for name, values in X.items()}, "the columns")
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
@@ -94,7 +98,7 @@ def _path(path: Path, in_memory: int, texts: Sequence[str] = ()) -> Table:
             raise FileNotFoundError
         suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
         if suffix == ".npy":
-            return ArrayTable({"X": np.load(path, mmap_mode="r", allow_pickle=False)}, where)
+            return ArrayTable({"X": unmapped(np.load(path, mmap_mode="r", allow_pickle=False))}, where)
         if suffix == ".npz":
             return _npz(path, where)
         if suffix in (".h5", ".hdf5"):
@@ -102,7 +106,7 @@ def _path(path: Path, in_memory: int, texts: Sequence[str] = ()) -> Table:
         if suffix in (".parquet", ".pq"):
             return _dataset(need("pyarrow.dataset").dataset(path, format="parquet"), where, in_memory)
         if suffix in (".arrow", ".feather"):
-            return _ipc(need("pyarrow").memory_map(str(path)), where, in_memory, check=True)
+            return _ipc_file(path, where, in_memory)
         if suffix in (".csv", ".tsv", ".csv.gz", ".tsv.gz"):
             return _csv(path, where, in_memory, texts)
     raise InputError(f"{where} has the ending {suffix!r}, expected one of {', '.join(SUFFIXES)}.")
@@ -130,13 +134,25 @@ def _folder(path: Path, in_memory: int, texts: Sequence[str]) -> Table:
 
 
 def _npz(path: Path, where: str) -> Table:
-    with np.load(path, allow_pickle=False) as file:
+    files = Files([path])
+    with readable(where, files), np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    return ArrayTable(_alike(arrays, where), where)
+    return _of(ArrayTable(_alike(arrays, where), where), files.seal())
+
+
+def _of(table: Table, files: Files) -> Table:
+    """The table, which knows its files."""
+    table.files = files
+    return table
 
 
 def _hdf5(group: Any, where: str) -> Table:
-    return ArrayTable(_alike({name: item for name, item in group.items() if hasattr(item, "dtype")}, where), where)
+    table = ArrayTable(_alike({name: item for name, item in group.items() if hasattr(item, "dtype")}, where), where)
+    return _of(table, _hdf5_files(group))
+
+
+def _hdf5_files(item: Any) -> Files:
+    return Files([item.file.filename] if os.path.isfile(item.file.filename) else [])
 
 
 def _alike(arrays: dict[str, Any], where: str) -> dict[str, Any]:
@@ -151,8 +167,15 @@ def _alike(arrays: dict[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
-def _dataset(dataset: Any, where: str, in_memory: int) -> ArrowTable:
+def _dataset(dataset: Any, where: str, in_memory: int) -> Table:
     """Row groups are read one by one; where some are large against what may be held, all go to a temporary file in smaller batches."""
+    local = isinstance(getattr(dataset, "filesystem", None), need("pyarrow.fs").LocalFileSystem)
+    files = Files(dataset.files if local else [])
+    with readable(where, files):
+        return _row_groups(dataset, where, in_memory, files)
+
+
+def _row_groups(dataset: Any, where: str, in_memory: int, files: Files) -> Table:
     schema, blocks, largest = dataset.schema, [], (0, 1)
     for fragment in dataset.get_fragments():
         for piece in fragment.split_by_row_group() if hasattr(fragment, "split_by_row_group") else [fragment]:
@@ -162,8 +185,9 @@ def _dataset(dataset: Any, where: str, in_memory: int) -> ArrowTable:
             blocks.append((rows, lambda names, piece=piece: piece.to_table(schema=schema, columns=names)))
     size, rows = largest
     if size > max(PIECE_BYTES, in_memory // 8):
-        return _ipc(_spooled(schema, _frugally(dataset, schema, max(1, PIECE_BYTES * rows // size))), where, in_memory)
-    return ArrowTable(schema, blocks, where)
+        spooled = _spooled(schema, _frugally(dataset, schema, max(1, PIECE_BYTES * rows // size)))
+        return _of(_ipc(spooled, where, in_memory), files.seal())
+    return _of(ArrowTable(schema, blocks, where), files)
 
 
 def _frugally(dataset: Any, schema: Any, rows: int) -> Iterator[Any]:
@@ -182,14 +206,41 @@ def _frugally(dataset: Any, schema: Any, rows: int) -> Iterator[Any]:
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def _ipc_file(path: Path, where: str, in_memory: int) -> Table:
+    """Record batches are read one by one; where they are large against what may be held, from a copy in a temporary file. The file itself
+    is not mapped: one that shrinks would end the process."""
+    pa, files = need("pyarrow"), Files([path])
+    with readable(where, files):
+        file = pa.OSFile(str(path))
+        try:
+            reader = pa.ipc.open_file(file)
+        except pa.ArrowInvalid:  # a stream, which can only be read from front to back
+            file.seek(0)
+            stream = pa.ipc.open_stream(file)
+            return _of(_ipc(_spooled(stream.schema, stream), where, in_memory), files.seal())
+        few = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0]))  # counts rows for little reading
+        rows = [few.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        limit = max(PIECE_BYTES, in_memory // 8)
+        large = file.size() > limit * len(rows)
+        if rows and not large:
+            first = reader.get_batch(0)
+            large = first.nbytes * max(rows) > limit * max(1, len(first))
+        if large:
+            return _of(_ipc(_copied(path), where, in_memory, check=True), files.seal())
+
+        def batch(names: list[str], i: int) -> Any:
+            found = reader.get_batch(i)
+            found.validate(full=True)  # a damaged file could otherwise point anywhere
+            return pa.Table.from_batches([found]).select(names)
+
+        blocks = [(count, partial(batch, i=i)) for i, count in enumerate(rows)]
+        return _of(ArrowTable(reader.schema, blocks, where), files)
+
+
 def _ipc(file: Any, where: str, in_memory: int, check: bool = False) -> ArrowTable:
+    """Of a file that is this process's own."""
     pa = need("pyarrow")
-    try:
-        reader = pa.ipc.open_file(file)
-    except pa.ArrowInvalid:
-        file.seek(0)
-        stream = pa.ipc.open_stream(file)
-        return _ipc(_spooled(stream.schema, stream), where, in_memory)
+    reader = pa.ipc.open_file(file)
 
     def batch(i: int) -> Any:
         found = reader.get_batch(i)
@@ -208,7 +259,7 @@ def _ipc(file: Any, where: str, in_memory: int, check: bool = False) -> ArrowTab
     return ArrowTable(schema, blocks, where)
 
 
-def _arrow(X: Any, in_memory: int) -> ArrowTable:
+def _arrow(X: Any, in_memory: int) -> Table:
     pa = need("pyarrow")
     if isinstance(X, pa.RecordBatch):
         X = pa.Table.from_batches([X])
@@ -227,7 +278,7 @@ def _csv(path: Path, where: str, in_memory: int, texts: Sequence[str]) -> Table:
     pa, csv = need("pyarrow"), need("pyarrow.csv")
     delimiter = _delimiter(path)
     types: dict[str, Any] = dict.fromkeys(texts, pa.string())
-    held = path.stat().st_size <= in_memory and path.suffix != ".gz"
+    held, files = path.stat().st_size <= in_memory and path.suffix != ".gz", Files([path])
     for _ in range(10_000):
         convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=MISSING)
         parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -238,9 +289,10 @@ def _csv(path: Path, where: str, in_memory: int, texts: Sequence[str]) -> Table:
                 twice = next(name for name in names if names.count(name) > 1)
                 raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
             if held:
-                return _renamed(_arrow(reader.read_all(), in_memory), where)
-            return _renamed(_ipc(_spooled(reader.schema, reader), where, in_memory), where)
+                return _renamed(_arrow(reader.read_all(), in_memory), where, files.seal())
+            return _renamed(_ipc(_spooled(reader.schema, reader), where, in_memory), where, files.seal())
         except pa.ArrowInvalid as error:
+            files.check()
             column = _culprit(str(error), reader.schema.names if "reader" in locals() else [])
             now = types.get(column or "")
             if column is None or now == pa.string():
@@ -251,8 +303,8 @@ def _csv(path: Path, where: str, in_memory: int, texts: Sequence[str]) -> Table:
     raise DataFileError(f"{where} has columns of no one type.")
 
 
-def _renamed(table: ArrowTable, where: str) -> ArrowTable:
-    table.where = where
+def _renamed(table: Table, where: str, files: Files) -> Table:
+    table.where, table.files = where, files
     return table
 
 
@@ -279,6 +331,19 @@ def _spooled(schema: Any, batches: Iterable[Any]) -> Any:
     with _room(), pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
+    return _mapped(file)
+
+
+def _copied(path: Path) -> Any:
+    """A file's bytes in a temporary file without a name, opened for reading."""
+    file = _temporary_file()
+    with open(path, "rb") as given, _room():
+        shutil.copyfileobj(given, file, CSV_BLOCK)
+    return _mapped(file)
+
+
+def _mapped(file: Any) -> Any:
+    pa = need("pyarrow")
     with _room():
         file.flush()
     try:  # mapped, a column is read without the others

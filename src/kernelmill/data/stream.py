@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .columns import Encoder
 from .order import Pieces
+from .prints import Account, checksum, digest
 from .tables import Table
 
 WORKERS = min(4, os.cpu_count() or 1)  # threads that read and decode pieces of a window; the order of rows does not depend on them
@@ -46,12 +47,15 @@ class Stream:
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """A range of rows, or any rows: each piece that holds some is read once."""
         if isinstance(rows, slice):
-            return torch.tensor(self.read(*rows.indices(len(self))[:2]))
+            found = torch.tensor(self.read(*rows.indices(len(self))[:2]))
+            self.table.files.check()
+            return found
         places = torch.unique(torch.searchsorted(torch.tensor(self.cuts), rows, right=True) - 1).tolist()
         return self.gathered([(self.cuts[i], self.cuts[i + 1]) for i in places], rows)
 
     def gathered(self, pieces: Pieces, rows: Tensor) -> Tensor:
-        """These rows, all of them in the pieces, in their own order: read by several threads, put in their places as they come."""
+        """These rows, all of them in the pieces, in their own order: read by several threads, put in their places as they come. None is
+        given away before the files are known to be still what they were: nothing is computed, or written, from others."""
         out = np.empty((len(rows), self.shape[1]), self.encoder.dtype)
         at = rows.numpy()
         order = np.argsort(at, kind="stable")
@@ -65,10 +69,17 @@ class Stream:
         if len(pieces) == 1 or self._workers == 1:
             for piece in pieces:
                 place(piece)
-            return torch.from_numpy(out)
-        self._pool = self._pool or ThreadPoolExecutor(self._workers)
-        list(self._pool.map(place, pieces))
+        else:
+            self._pool = self._pool or ThreadPoolExecutor(self._workers)
+            list(self._pool.map(place, pieces))
+        self.table.files.check()
         return torch.from_numpy(out)
+
+    def account(self) -> Account | str:
+        """What its files hold; of a table in memory, a checksum of all rows."""
+        if self.table.files.paths:
+            return self.table.files.account()
+        return digest([checksum(self[a:b]) for a, b in itertools.pairwise(self.cuts)])
 
     def whole(self) -> Tensor:
         """All rows, in memory."""

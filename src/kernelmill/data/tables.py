@@ -6,6 +6,8 @@ A field is a column of numbers, a matrix of them (`width` columns, such as an em
 from __future__ import annotations
 
 import itertools
+import math
+import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataFileError, one_of
+from .prints import Files
 
 PIECE_BYTES = 1 << 20  # of rows that are read together from a file without blocks of its own
 
@@ -34,6 +37,7 @@ class Table(ABC):
     cuts: list[int]
     where: str = "the data"
     unused: list[str]  # names of what can be no feature, such as nested columns
+    files: Files = Files()  # that it lies in
 
     def __len__(self) -> int:
         return self.n
@@ -59,11 +63,55 @@ def even_cuts(n: int, rows: int) -> list[int]:
     return [*range(0, n, max(1, rows)), n] if n else [0]
 
 
+class FileRows:
+    """A .npy file's rows, or another file's that numpy could map. They are read: a mapped file that shrinks ends the process (SIGBUS)."""
+
+    def __init__(self, path: str | os.PathLike, mapped: np.ndarray, offset: int):
+        self.path, self.shape, self.dtype, self.ndim, self._offset = os.path.abspath(path), mapped.shape, mapped.dtype, mapped.ndim, offset
+        self._by_columns = mapped.ndim == 2 and not mapped.flags.c_contiguous
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        count, width = max(0, stop - start), math.prod(self.shape[1:])
+        out = np.empty((count, *self.shape[1:]), self.dtype, order="F" if self._by_columns else "C")
+        with open(self.path, "rb", buffering=0) as file:  # anew each time: a folder may have more shards than a process open files
+            if not self._by_columns:
+                self._fill(file, out, start * width)
+            for j in range(width if self._by_columns else 0):
+                self._fill(file, out[:, j], j * len(self) + start)
+        return out
+
+    def _fill(self, file: Any, out: np.ndarray, first: int) -> None:
+        """With the values from number `first` on."""
+        room = memoryview(out.reshape(-1).view(np.uint8)) if out.size else memoryview(b"")  # type: ignore[arg-type]
+        at = self._offset + first * self.dtype.itemsize
+        while len(room):
+            read = os.preadv(file.fileno(), [room], at)
+            if not read:
+                raise DataFileError(f"{self.path!r} ends before its last row; it is damaged, or was cut while it was read.")
+            room, at = room[read:], at + read
+
+
+def unmapped(X: np.memmap) -> FileRows | np.memmap:
+    """A memmap's rows as they stand in its file, where that can be read; X itself where not (a copy on write, columns of a matrix)."""
+    root: Any = X
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    contiguous = X.flags.c_contiguous or (X is root and X.flags.f_contiguous)
+    if not isinstance(root, np.memmap) or root.filename is None or root.mode == "c" or not contiguous:
+        return X
+    return FileRows(root.filename, X, root.offset + X.__array_interface__["data"][0] - root.__array_interface__["data"][0])
+
+
 class ArrayTable(Table):
-    """Named arrays of n rows: numpy's own, memmaps, or datasets of an open HDF5 file."""
+    """Named arrays of n rows: numpy's own, rows of a file, or datasets of an open HDF5 file."""
 
     def __init__(self, arrays: dict[str, Any], where: str):
         self.where, self._arrays, self.fields, self.unused = where, arrays, {}, []
+        self.files = Files(array.path for array in arrays.values() if isinstance(array, FileRows))
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise DataFileError(f"{where} has arrays of different lengths ({lengths}); each needs one row per example.")
@@ -83,11 +131,11 @@ class ArrayTable(Table):
 
     def column(self, name: str) -> np.ndarray:
         array = self._arrays[self.field(name).name]
-        with readable(self.where):  # whole numbers stay whole: labels beyond 2**53 would become one
+        with readable(self.where, self.files):  # whole numbers stay whole: labels beyond 2**53 would become one
             return np.asarray(array[:]) if array.dtype.kind in "iub" and array.ndim == 1 else super().column(name)
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
-        with readable(self.where):
+        with readable(self.where, self.files):
             found = {name: np.asarray(self._arrays[name][start:stop]) for name in names}
             return {name: _texts(v) if self.fields[name].kind == "text" else _floats(v) for name, v in found.items()}
 
@@ -130,7 +178,7 @@ class ArrowTable(Table):
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-        with readable(self.where):
+        with readable(self.where, self.files):
             i = bisect_right(self.cuts, start) - 1
             while start < stop:
                 block = self._blocks[i](list(dict.fromkeys(names)))
@@ -146,7 +194,7 @@ class ArrowTable(Table):
         import pyarrow as pa
 
         self.field(name)
-        with readable(self.where):  # whole numbers stay whole; each part is copied, so that its block can go
+        with readable(self.where, self.files):  # whole numbers stay whole; each part is copied, so that its block can go
             if self._blocks and pa.types.is_integer(self._blocks[0]([name])[name].type):
                 parts = [None if (part := read([name])[name]).null_count else np.array(part.to_numpy()) for read in self._blocks]
                 whole = [part for part in parts if part is not None]
@@ -174,6 +222,7 @@ class Joined(Table):
             if table.fields != self.fields:
                 odd = sorted({f"{f.name} ({f.kind})" for f in {*table.fields.values()} ^ {*self.fields.values()}})
                 raise DataFileError(f"{table.where} has other columns than {tables[0].where} ({', '.join(odd[:5])}); shards need the same.")
+        self.files = sum((table.files for table in tables), Files())
         self._starts = [0, *itertools.accumulate(table.n for table in tables)]
         self.n = self._starts[-1]
         self.cuts = [0, *(start + cut for start, table in zip(self._starts, tables, strict=False) for cut in table.cuts if cut)]
@@ -192,10 +241,10 @@ class Joined(Table):
 
 
 class readable:
-    """Turns whatever a reader trips over into one sentence about the file."""
+    """Turns whatever a reader trips over into one sentence about the file; if that changed meanwhile, this is the reason."""
 
-    def __init__(self, where: str):
-        self._where = where
+    def __init__(self, where: str, files: Files | None = None):
+        self._where, self._files = where, files or Files()
 
     def __enter__(self) -> None:
         return None
@@ -203,7 +252,10 @@ class readable:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         from ..errors import KernelmillError
 
-        if error is None or isinstance(error, (KernelmillError, MemoryError)) or not isinstance(error, Exception):
+        if error is None or isinstance(error, MemoryError) or not isinstance(error, Exception):
+            return
+        self._files.check()
+        if isinstance(error, KernelmillError):
             return
         if isinstance(error, FileNotFoundError):
             raise DataFileError(f"{self._where} does not exist; check the path.") from None

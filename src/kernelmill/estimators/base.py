@@ -16,12 +16,13 @@ from torch import Tensor
 from .. import kernels, solvers
 from ..checkpoint import save_model
 from ..data import Columns, Encoder, Stream, learn
-from ..distributed import Alone, Communicator, join, restarted
+from ..distributed import Alone, Communicator, agree, join, restarted, together
 from ..errors import InputError
 from ..export import write_onnx
 from ..model import KernelModel
 from ..planning import Plan, device_of, is_auto, parse_bytes
 from ..runs import peek, seconds_of
+from .agreement import agree_on_settings
 from .partial import grown
 from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, stratified, too_large
 from .tables import Given, as_table, given, pieces, to_open
@@ -138,6 +139,7 @@ class KernelEstimator(BaseEstimator):
     def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
         self._learned, self._drawn, self._before, self._comm = None, None, {}, self._joined(X)
+        agree_on_settings(self, X, y)
         self._target = y if isinstance(y, str) else None
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
@@ -302,6 +304,7 @@ class KernelEstimator(BaseEstimator):
         """f(X), (r, c): checked, on the model's device."""
         return self._through(X, self.model_ if hasattr(self, "model_") else None)
 
+    @together("model_.comm")
     def _through(self, X: Any, function: Any) -> Tensor:
         """A function of features, of whatever was given: an array at once, a table piece by piece."""
         check_is_fitted(self, "model_")
@@ -312,17 +315,22 @@ class KernelEstimator(BaseEstimator):
                 X = X[list(names)]  # a frame with more columns than the model was trained on
             if encoder is None and not to_open(X):
                 return function(self._check_X(X, reset=False))
+            agree(self.model_.comm, {"call": "predict, of a table"})
             table, encoder = as_table(
                 X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes(self.model_.comm) // 4
             )
+            agree(self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)})
             parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
+            table.files.check()
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
     # ---- model files -----------------------------------------------------------------------------------------------------
 
+    @together("model_.comm")
     def save(self, folder: Any) -> None:
         """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads it back, on any device."""
         check_is_fitted(self, "model_")
+        agree(self.model_.comm, {"call": "save"})
         params = {name: value for name, value in self.get_params(deep=False).items() if name not in ("callbacks", "checkpoint", "resume")}
         fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
         save_model(

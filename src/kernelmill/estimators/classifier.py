@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
 from ..calibration import Calibration, calibrate, fit_calibration
+from ..distributed import together
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
@@ -131,6 +132,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _keep_calibration(self, found: Calibration) -> None:
         self.temperature_, self.bias_, self.floor_ = found.temperature, found.bias.numpy(), found.floor
 
+    @together("_comm")
     def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None, first_chunk: bool = False) -> KernelClassifier:
         X, y, sample_weight = self._open(X, y, sample_weight)
         codes = self._check_labels(y, len(X), classes)

@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
+from ..distributed import together
 from ..errors import InputError
 from .base import KernelEstimator
 from .partial import go_on
@@ -70,6 +71,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             return self
         return self._fit_targets(X, y, sample_weight)
 
+    @together("_comm")
     def _fit_targets(self, X: Any, y: Any, sample_weight: Any, first_chunk: bool = False) -> KernelRegressor:
         X, y, sample_weight = self._open(X, y, sample_weight)
         Y = self._check_y(y, len(X))

@@ -28,6 +28,7 @@ from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_au
 from ..rates import Network, connection, measure
 from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
+from .agreement import agree_on_data, prints, seed_of
 from .equations import equations, exact
 from .rows import Units, constant_features
 from .watch import Watch
@@ -53,11 +54,17 @@ def train(
 ) -> None:
     """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
     keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`."""
-    ends = Ends(estimator._comm)
+    ends, data = Ends(estimator._comm), {}
+    if isinstance(X, Stream):
+        X.table.files.mark()  # before the first row is trained on
+    if estimator._comm.size > 1 or estimator.checkpoint is not None:
+        data = prints(X, y, w, held if keep is None else None)
+        agree_on_data(estimator._comm, tuple(X.shape), data)
     if estimator.checkpoint is None:
         with ends.listening():
             return _train(estimator, X, y, w, units, labels, held, keep, None, ends, first_chunk)
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
+    run.data = {**seed_of(estimator), **data}
     try:
         with run.listening(), ends.listening():
             return _train(estimator, X, y, w, units, labels, held, keep, run, ends, first_chunk)

@@ -1,0 +1,65 @@
+"""What must be the same: between the ranks of a job, and between a run and its resumption."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data import Account, Stream, checksum
+from ..distributed import Communicator, agree
+from ..runs import named
+from .tables import to_open
+
+if TYPE_CHECKING:
+    from .base import KernelEstimator
+
+OWN = ("callbacks", "verbose", "device", "memory_budget", "checkpoint", "checkpoint_every", "random_state")  # may differ between ranks
+
+Prints = dict[str, "str | Account"]
+
+
+def agree_on_settings(estimator: KernelEstimator, X: Any, y: Any) -> None:
+    """Raise on every rank unless all fit with the same settings, of the same versions; the data follows when it is read."""
+    if estimator._comm.size == 1:
+        return
+    from .. import __version__
+
+    seed = estimator.random_state
+    settings = {name: named(value) for name, value in estimator.get_params(deep=False).items() if name not in OWN}
+    agree(
+        estimator._comm,
+        {
+            "call": f"{type(estimator).__name__}.fit",
+            "kernelmill": __version__,
+            "torch": torch.__version__,
+            "data": "a table" if to_open(X, y, estimator.columns) else "an array",
+            **settings,
+            "random_state": repr(int(seed)) if _fixed(seed) else "rank 0's",
+            "checkpoint": "none" if estimator.checkpoint is None else "a folder",
+        },
+    )
+
+
+def agree_on_data(comm: Communicator, shape: tuple[int, ...], prints: Prints) -> None:
+    """The same for what was read. Times of files may differ: each machine may have a copy."""
+    contents = {name: "#" + (value if isinstance(value, str) else " ".join(file for file, *_ in value)) for name, value in prints.items()}
+    agree(comm, {"call": "training", "X of shape": str(shape), **contents})
+
+
+def prints(X: Tensor | Stream, y: Tensor, w: Tensor, held: tuple[Tensor, ...] | None) -> Prints:
+    """Fingerprints of all rows, targets and weights. `held`: rows that are not in X."""
+    rows = X.account() if isinstance(X, Stream) else checksum(X)
+    found: Prints = {"rows of X": rows, "targets": checksum(y), "sample weights": checksum(w)}
+    return found if held is None else {**found, "rows held out": checksum(*held)}
+
+
+def seed_of(estimator: KernelEstimator) -> dict[str, str]:
+    """A random_state that can be compared; of a generator a run keeps what it drew."""
+    return {"random_state": str(int(estimator.random_state))} if _fixed(estimator.random_state) else {}
+
+
+def _fixed(seed: Any) -> bool:
+    return isinstance(seed, Integral) and not isinstance(seed, bool)
