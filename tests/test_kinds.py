@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import kernelmill
 from kernelmill import Columns, DataFileError, KernelClassifier, KernelRegressor, kernels
 from kernelmill.cli import app
+from kernelmill.cli.inputs import task_of
 from kernelmill.data import dates, kinds, learn, opened
 
 g = np.random.default_rng(0)
@@ -250,6 +251,18 @@ def test_shards_have_one_kind(tmp_path):
     assert table.column("big")[::3].tolist() == [2**60 + i for i in range(4)]
 
 
+def test_parquet_shards_may_have_dates_of_any_type_and_codes_of_any_kind(tmp_path):
+    day = datetime.date(2020, 1, 2)
+    moments = [pa.array([day]), *(pa.array([day]).cast(pa.timestamp(unit)) for unit in ("s", "us", "ns"))]
+    moments.append(pa.array([datetime.datetime(2020, 1, 2)]).cast(pa.timestamp("us", "UTC")))
+    for i, moment in enumerate(moments):
+        code = pa.array([7]) if i % 2 else pa.array(["007"])
+        pq.write_table(pa.table({"when": moment, "code": code}), tmp_path / f"{i}.parquet")
+    table = opened(tmp_path, 1 << 30)
+    assert (table.column("when") == np.datetime64("2020-01-02")).all() and table.n == 5
+    assert table.column("code").tolist() == ["007", "7", "007", "7", "007"]
+
+
 # ---- labels ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +357,11 @@ def test_a_regression_on_dates_is_one_on_seconds(tmp_path):
     np.testing.assert_allclose(model.predict(frame), seconds, rtol=1e-5)
     assert model.score(frame, "y") > 0.99 and model.score(tmp_path / "t.csv", "y") > 0.99
     assert model.score(frame[["x"]].assign(z="a").drop(columns="z").assign(y=WHEN.tz_localize("Asia/Tokyo")), "y") > 0.99
+
+
+def test_the_command_line_takes_many_dates_for_numbers_and_few_for_labels():
+    assert task_of(WHEN.to_numpy(), "when", None)[0] == "regression"
+    assert task_of(WHEN.to_numpy()[np.arange(N) % 3], "when", None)[0] == "classification"
 
 
 def test_onnx_has_dates_names_and_constants_as_predict_has_them(tmp_path):

@@ -169,6 +169,8 @@ def task_of(values: np.ndarray, name: str, asked: str | None) -> tuple[str, str]
         return asked, "as asked"
     if values.ndim == 2:
         return "regression", f"{name!r} has {values.shape[1]} columns"
+    if values.dtype.kind == "M" and len(np.unique(values)) > FEW_CLASSES:
+        return "regression", f"{name!r} has dates, which are seconds since 1970"
     if values.dtype.kind not in "iuf":
         kinds = len({value for value in values.tolist() if value is not None})
         if kinds > max(MOST_CLASSES, len(values) // 10):

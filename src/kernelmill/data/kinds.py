@@ -367,9 +367,20 @@ def _written(tried: list[Any], form: str) -> Any:
 
 
 def _plain(strings: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return not pc.any(pc.match_substring_regex(strings, r"^(\+|-?0[0-9xX])")).as_py()
+    """Whether no number begins with a plus, or a zero with more digits behind it. On the bytes: a regular expression takes twice as long as
+    reading the numbers."""
+    strings = strings.drop_null()
+    if not len(strings):
+        return True
+    _, starts, text = strings.buffers()
+    starts = np.frombuffer(starts, np.int32)[strings.offset : strings.offset + len(strings) + 1]
+    text = np.frombuffer(text, np.uint8)
+    at, last = starts[:-1], starts[1:] - 1
+    first = text[at]
+    at = at + (first == ord("-"))
+    more = text[np.minimum(at + 1, last)]  # the same byte again where there is no other
+    digits = (more >= ord("0")) & (more <= ord("9")) | (more | 32 == ord("x"))
+    return not ((first == ord("+")) | (text[np.minimum(at, last)] == ord("0")) & digits & (at < last)).any()
 
 
 def _whole(strings: Any) -> Any:
