@@ -298,7 +298,7 @@ def _csv(path: Path, where: str, in_memory: int, kinds: Mapping[str, str]) -> Ta
             break
     commas = [name for name, guess in zip(names, guesses, strict=True) if guess.has_commas]
     if commas:
-        warn(f"{where}: {', '.join(map(repr, commas[:5]))} have decimal commas, and are read as numbers.")
+        warn(f"{where}: the numbers in {', '.join(map(repr, commas[:5]))} have decimal commas, and are read so.")
     table = _arrow(file, in_memory) if held else _ipc(file, where, in_memory)
     return _Csv(table, where, lambda wanted: _csv(path, where, in_memory, wanted))
 

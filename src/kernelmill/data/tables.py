@@ -54,14 +54,10 @@ class Table(ABC):
         return self.fields[name]
 
     def of_kinds(self, wanted: Mapping[str, str]) -> Table:
-        """The same rows with columns of these kinds: they are converted where they are read."""
-        other = {name: kind for name, kind in wanted.items() if name in self.fields and self.fields[name].kind != kind}
-        if not other:
-            return self
-        matrices = [name for name in other if self.fields[name].width > 1]
-        if matrices:
-            raise DataFileError(f"{self.where} has a matrix in {matrices[0]!r}, expected a column of {kinds.WORDS[other[matrices[0]]]}.")
-        return self._of_kinds(other)
+        """The same rows with columns of these kinds: they are converted where they are read. Matrices stay numbers."""
+        columns = {name: field.kind for name, field in self.fields.items() if field.width == 1}
+        other = {name: kind for name, kind in wanted.items() if columns.get(name, kind) != kind}
+        return self._of_kinds(other) if other else self
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
         made = copy(self)
