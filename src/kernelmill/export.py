@@ -19,7 +19,7 @@ import torch
 
 from .calibration import Calibration
 from .checkpoint import aside, keep_mode
-from .data import Encoder
+from .data import Encoder, dates
 from .errors import InputError, needed, writing
 from .model import KernelModel
 
@@ -112,6 +112,29 @@ def input_name(column: str) -> str:
     return f"{column}_in" if column in OUTPUTS or column.startswith(PREFIX) or not column else column
 
 
+class _Number:
+    """A value of the graph that can be computed with: each operation is a node."""
+
+    def __init__(self, graph: _Around, name: str):
+        self._graph, self.name = graph, name
+
+    def op(self, kind: str, *others: _Number | float) -> _Number:
+        inputs = [other.name if isinstance(other, _Number) else self._graph._constant(np.float64(other)) for other in others]
+        return _Number(self._graph, self._graph._op(kind, self.name, *inputs))
+
+    def __add__(self, other: _Number | float) -> _Number:
+        return self.op("Add", other)
+
+    def __sub__(self, other: _Number | float) -> _Number:
+        return self.op("Sub", other)
+
+    def __mul__(self, other: _Number | float) -> _Number:
+        return self.op("Mul", other)
+
+    def __truediv__(self, other: _Number | float) -> _Number:
+        return self.op("Div", other)
+
+
 class _Around:
     """Nodes before and after the kernel sum."""
 
@@ -140,13 +163,15 @@ class _Around:
         return self._onnx.helper.make_tensor_value_info(name, code, list(shape))
 
     def columns(self, encoder: Encoder, features: str) -> None:
-        """One input per column: numbers as float64 (NaN where missing), texts as strings ("" where missing)."""
+        """One input per column: numbers as float64 (NaN where missing), dates as seconds since 1970, texts as strings ("" for none)."""
         text, double = self._onnx.TensorProto.STRING, self._onnx.TensorProto.DOUBLE
         parts, axis = [], self._constant(np.array([1], np.int64))
         for column, width in zip(encoder.numbers, encoder.widths, strict=True):
             name = input_name(column)
-            self.inputs.append(self._typed(name, double, "rows") if width == 1 else self._typed(name, double, "rows", width))
-            parts.append(self._op("Unsqueeze", name, axis) if width == 1 else name)
+            wide = width > 1 and column not in encoder.dates
+            self.inputs.append(self._typed(name, double, "rows", width) if wide else self._typed(name, double, "rows"))
+            own = name if wide else self._op("Unsqueeze", name, axis)
+            parts += self._date(own) if column in encoder.dates else [own]
         made = []
         if parts:
             values = parts[0] if len(parts) == 1 else self._op("Concat", *parts, axis=1)
@@ -161,7 +186,10 @@ class _Around:
                     f"the column {category.name!r} is hashed, which ONNX cannot express; train with columns=Columns(beyond='target')."
                 )
             self.inputs.append(self._typed(input_name(category.name), text, "rows"))
+            if not category.width:
+                continue
             keys = {"" if value is None else value: code for code, value in reversed(list(enumerate(category.values)))}
+            keys = {**category.names.aliases(), **keys}
             codes = self._op(
                 "LabelEncoder", input_name(category.name), domain="ai.onnx.ml", keys_strings=list(keys), values_int64s=list(keys.values()),
                 default_int64=len(category.values),
@@ -172,6 +200,11 @@ class _Around:
         narrow = self._op("Cast", joined, to=kind)
         wanted = NUMBERS[np.dtype("float64" if self._model.Z.dtype == torch.float64 else "float32")]
         self._op("Cast", narrow, to=wanted, name=features)
+
+    def _date(self, second: str) -> list[str]:
+        """The parts of a date, from its seconds since 1970."""
+        found = dates.parts(_Number(self, second), lambda x: x.op("Floor"), lambda x: x.op("Sin"))
+        return [part.name for part in found]
 
     def numbers(self, values: str, flat: bool) -> None:
         self._nodes = self.after

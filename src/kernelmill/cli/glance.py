@@ -52,8 +52,8 @@ def _shape(path: Path) -> tuple[int, int, bool]:
         lines = text.count(b"\n")
         whole = len(text) < SAMPLE
         rows = lines if whole else round(lines * os.path.getsize(path) / len(text) * (4 if packed else 1))
-        separator = b"\t" if ".tsv" in name else b","
-        return max(0, rows - (1 if whole and text.endswith(b"\n") else 0)), text.split(b"\n", 1)[0].count(separator) + 1, not whole
+        columns = 1 + max(text.split(b"\n", 1)[0].count(delimiter) for delimiter in (b",", b"\t", b";", b"|"))
+        return max(0, rows - (1 if whole and text.endswith(b"\n") else 0)), columns, not whole
     if name.endswith((".parquet", ".pq")):
         from pyarrow.parquet import ParquetFile
 

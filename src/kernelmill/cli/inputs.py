@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +113,9 @@ def _made(what: str, values: dict[str, Any], room: Any) -> Any:
     return made.set_params(**values)
 
 
-def table_of(path: Path, part: str | None, memory_budget: Any, texts: Sequence[str] = ()) -> Table:
+def table_of(path: Path, part: str | None, memory_budget: Any, kinds: Mapping[str, str] | None = None) -> Table:
     """The data of a file or a folder. Of an .npz file with X_train, y_train, X_test and y_test, one part is taken, as X and y.
-    texts: columns that are texts, whatever they look like."""
+    kinds: of columns, whatever they look like."""
     from ..data import opened
     from ..distributed import join
     from ..planning import device_of, parse_bytes
@@ -139,7 +139,7 @@ def table_of(path: Path, part: str | None, memory_budget: Any, texts: Sequence[s
             table = opened(arrays, room)
             table.where = f"{str(path)!r} ({part})"
             return table
-    return opened(path, room, texts)
+    return opened(path, room, kinds)
 
 
 def target_of(table: Table, named: str | None) -> str:
@@ -169,6 +169,8 @@ def task_of(values: np.ndarray, name: str, asked: str | None) -> tuple[str, str]
         return asked, "as asked"
     if values.ndim == 2:
         return "regression", f"{name!r} has {values.shape[1]} columns"
+    if values.dtype.kind == "M" and len(np.unique(values)) > FEW_CLASSES:
+        return "regression", f"{name!r} has dates, which are seconds since 1970"
     if values.dtype.kind not in "iuf":
         kinds = len({value for value in values.tolist() if value is not None})
         if kinds > max(MOST_CLASSES, len(values) // 10):

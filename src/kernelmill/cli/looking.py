@@ -172,9 +172,8 @@ def _rows(table: Any, numbers: Any) -> dict[str, Any]:
         wanted = numbers[(numbers >= start) & (numbers < stop)] - start
         if len(wanted):
             for name, values in table.read(list(parts), start, stop).items():
-                parts[name].append(values[wanted])
-    whole = {name: np.concatenate(values) for name, values in parts.items()}
-    return {name: values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values for name, values in whole.items()}
+                parts[name].append(table.natural(name, values)[wanted])
+    return {name: np.concatenate(values) for name, values in parts.items()}
 
 
 @command

@@ -40,8 +40,8 @@ def predict(
         raise InputError(f"--out {str(out)!r} is the data itself; choose another file.")
     check_writable(out)
     estimator = _loaded(model, ranks="auto")
-    table = table_of(data, part or "test", None, estimator.text_columns())
-    columns: dict[str, Any] = {name: table.column(name) for name in (keep.split(",") if keep else [])}
+    table = table_of(data, part or "test", None, estimator.kinds())
+    columns = _kept(table, keep.split(",") if keep else [])
     classes = getattr(estimator, "classes_", None)
     if intervals and classes is not None:
         raise InputError("--intervals is for numbers, and this model predicts classes; leave it out.")
@@ -142,11 +142,18 @@ def _loaded(folder: Path, ranks: Any = 1) -> Any:
     return load(folder, ranks=ranks)
 
 
+def _kept(table: Any, names: list[str]) -> dict[str, Any]:
+    """Columns to copy, as they stand in the file; matrices as numbers."""
+    plain = [name for name in names if table.field(name).width == 1]
+    found = table.raw(plain) if plain else {}
+    return {name: found[name] if name in found else table.column(name) for name in names}
+
+
 def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None) -> tuple[Any, str]:
     from ..estimators.scores import evaluated
     from ..estimators.tables import given
 
-    table = table_of(data, part or "test", None, estimator.text_columns())
+    table = table_of(data, part or "test", None, estimator.kinds())
     known = target or getattr(estimator, "_target", None)
     if known is None:
         known = target_of(table, None)
@@ -215,13 +222,34 @@ def _write(path: Path, columns: dict[str, Any]) -> None:
     pa = need("pyarrow")
     flat: dict[str, Any] = {}
     for name, values in columns.items():
-        if values.ndim == 2:
+        if not isinstance(values, np.ndarray):
+            flat[name] = values  # Arrow's
+        elif values.ndim == 2:
             flat |= {f"{name} {i}": values[:, i] for i in range(values.shape[1])}
         else:
-            flat[name] = values
-    made = pa.table({name: pa.array(values.tolist() if values.dtype.kind in "UO" else values) for name, values in flat.items()})
+            flat[name] = pa.array(values.tolist() if values.dtype.kind in "UO" else values)
+    made = pa.table(flat)
     with aside(path) as beside:
         if path.suffix.lower() == ".csv":
-            need("pyarrow.csv").write_csv(made, beside)
+            _write_csv(made, beside)
         else:
             need("pyarrow.parquet").write_table(made, beside)
+
+
+def _write_csv(table: Any, path: Path) -> None:
+    """Without quotes where none are needed: a kept number is then written as it stood."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    table = pa.table({name: _decoded(table[name]) for name in table.column_names})
+    try:
+        csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
+    except pa.ArrowInvalid:
+        csv.write_csv(table, path)
+
+
+def _decoded(column: Any) -> Any:
+    """Categories as their values, which Arrow's CSV writer wants."""
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

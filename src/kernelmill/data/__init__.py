@@ -1,5 +1,6 @@
 """Where (X, y) comes from: arrays in memory, and tables in files that are streamed, encoded and prefetched."""
 
+from . import dates, kinds
 from .columns import Columns, Encoder, learn, matrix
 from .files import is_table, opened, shuffled
 from .prints import Account, checksum
@@ -19,7 +20,9 @@ __all__ = [
     "Table",
     "checksum",
     "copied_ahead",
+    "dates",
     "is_table",
+    "kinds",
     "learn",
     "matrix",
     "opened",

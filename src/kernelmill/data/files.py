@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NO_SPACE, DataFileError, InputError, OutputError, needed
+from ..errors import NO_SPACE, DataFileError, InputError, OutputError, needed, warn
+from .kinds import Guess, settle
 from .prints import Files
 from .tables import PIECE_BYTES, ArrayTable, ArrowTable, Joined, Table, even_cuts, readable, unmapped
 
@@ -27,7 +28,6 @@ log = logging.getLogger("kernelmill")
 
 SUFFIXES = [".npy", ".npz", ".h5", ".hdf5", ".parquet", ".pq", ".arrow", ".feather", ".csv", ".tsv", ".csv.gz", ".tsv.gz"]
 CSV_BLOCK = 4 << 20
-MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?"]  # missing values of a CSV file
 LARGE_MAP = 16 << 20  # bytes from which a memmap is read piece by piece; smaller ones are arrays like others
 
 
@@ -37,13 +37,13 @@ def is_table(X: Any) -> bool:
     return large or isinstance(X, (str, os.PathLike, Table)) or _is_arrow(X) or _is_torch(X) or _is_hdf5(X)
 
 
-def opened(X: Any, in_memory: int, texts: Sequence[str] = ()) -> Table:
+def opened(X: Any, in_memory: int, kinds: Mapping[str, str] | None = None) -> Table:
     """The table that X is or names. Of data that can only be read from front to back, or in large blocks, up to `in_memory` bytes are
-    held, more go to a temporary file. `texts`: columns of a CSV file that are texts, whatever they look like."""
+    held, more go to a temporary file. `kinds`: of columns, as they will be wanted; a CSV file's texts are then read as such at once."""
     if isinstance(X, Table):
         return X
     if isinstance(X, (str, os.PathLike)):
-        return _path(Path(X), in_memory, texts)
+        return _path(Path(X), in_memory, kinds or {})
     if _is_arrow(X):
         return _arrow(X, in_memory)
     if _is_hdf5(X):
@@ -55,12 +55,12 @@ def opened(X: Any, in_memory: int, texts: Sequence[str] = ()) -> Table:
     if isinstance(X, np.ndarray):
         return ArrayTable({"X": unmapped(X) if isinstance(X, np.memmap) else X}, "the array")
     if isinstance(X, dict):
-        return ArrayTable({str(name): np.asarray(values) for name, values in X.items()}, "the columns")
+        return ArrayTable({str(name): _array(values) for name, values in X.items()}, "the columns")
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         pa = need("pyarrow")
         with readable("the data frame"):
-            table = pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else X.to_arrow()
-        return _arrow(table, in_memory)
+            table = _from_pandas(X, pa) if hasattr(X, "iloc") else X.to_arrow()
+        return _renamed(_arrow(table, in_memory), "the data frame")
     raise InputError(f"a {type(X).__name__} was given as data, expected an array, a table, or the path of a file or folder.")
 
 
@@ -89,11 +89,33 @@ def _is_torch(X: Any) -> bool:
     return isinstance(X, (Dataset, DataLoader))
 
 
-def _path(path: Path, in_memory: int, texts: Sequence[str] = ()) -> Table:
+def _array(values: Any) -> np.ndarray:
+    """A column as an array; a list with texts in it as objects, since numpy would write all others as texts in its own way."""
+    mixed = isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values)
+    return np.array([*values, None], dtype=object)[:-1] if mixed else np.asarray(values)
+
+
+def _from_pandas(X: Any, pa: Any) -> Any:
+    """Columns of objects that Arrow knows no one type for become names."""
+    mixed = {}
+    for place, (name, kind) in enumerate(X.dtypes.items()):
+        if str(kind) == "object":
+            try:
+                pa.array(X.iloc[:, place], from_pandas=True)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                mixed[name] = settle(X.iloc[:, place].to_numpy())[0]
+    if mixed:
+        X = X.copy(deep=False)
+        for name, values in mixed.items():
+            X[name] = values
+    return pa.Table.from_pandas(X, preserve_index=False)
+
+
+def _path(path: Path, in_memory: int, kinds: Mapping[str, str]) -> Table:
     where = repr(str(path))
     with readable(where):
         if path.is_dir():
-            return _folder(path, in_memory, texts)
+            return _folder(path, in_memory, kinds)
         if not path.exists():
             raise FileNotFoundError
         suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
@@ -108,11 +130,11 @@ def _path(path: Path, in_memory: int, texts: Sequence[str] = ()) -> Table:
         if suffix in (".arrow", ".feather"):
             return _ipc_file(path, where, in_memory)
         if suffix in (".csv", ".tsv", ".csv.gz", ".tsv.gz"):
-            return _csv(path, where, in_memory, texts)
+            return _csv(path, where, in_memory, kinds)
     raise InputError(f"{where} has the ending {suffix!r}, expected one of {', '.join(SUFFIXES)}.")
 
 
-def _folder(path: Path, in_memory: int, texts: Sequence[str]) -> Table:
+def _folder(path: Path, in_memory: int, kinds: Mapping[str, str]) -> Table:
     """All data files of a folder, one below the other in the order of their names; "year=2020" folders are columns of Parquet."""
     files = sorted(p for p in path.rglob("*") if p.is_file() and not any(q.startswith((".", "_")) for q in p.relative_to(path).parts))
     known, where = [p for p in files if p.name.lower().endswith(tuple(SUFFIXES))], repr(str(path))
@@ -121,16 +143,21 @@ def _folder(path: Path, in_memory: int, texts: Sequence[str]) -> Table:
     if len(known) < len(files):
         log.warning("%s: %d files that are no data are left out", where, len(files) - len(known))
     if all(p.suffix.lower() in (".parquet", ".pq") for p in known):
-        dataset = need("pyarrow.dataset")
-        join = partial(dataset.dataset, [str(p) for p in known], format="parquet", partitioning="hive")
-        schemas = [join().schema, *(fragment.physical_schema for fragment in join().get_fragments())]
-        return _dataset(join(schema=need("pyarrow").unify_schemas(schemas, promote_options="permissive")), where, in_memory)
-    tables = [_path(p, in_memory // len(known), texts) for p in known]
-    named = {name for table in tables for name, field in table.fields.items() if field.kind == "text"}
-    for i, table in enumerate(tables):  # a shard in which a column of texts happens to look like numbers, or to be empty
-        if any(table.fields[name].kind != "text" for name in named if name in table.fields):
-            tables[i] = _path(known[i], in_memory // len(known), sorted(named))
-    return Joined(tables, where)
+        return _shards(known, where, in_memory)
+    return Joined([_path(p, in_memory // len(known), kinds) for p in known], where)
+
+
+def _shards(files: list[Path], where: str, in_memory: int) -> Table:
+    """Parquet files as one dataset; where their types cannot be united by Arrow, one below the other."""
+    pa, dataset = need("pyarrow"), need("pyarrow.dataset")
+    join = partial(dataset.dataset, format="parquet", partitioning="hive")
+    paths = [str(p) for p in files]
+    schemas = [join(paths).schema, *(fragment.physical_schema for fragment in join(paths).get_fragments())]
+    try:
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return Joined([_dataset(join([p]), repr(p), in_memory) for p in paths], where)
+    return _dataset(join(paths, schema=schema), where, in_memory)
 
 
 def _npz(path: Path, where: str) -> Table:
@@ -157,7 +184,7 @@ def _hdf5_files(item: Any) -> Files:
 
 def _alike(arrays: dict[str, Any], where: str) -> dict[str, Any]:
     """Those that are columns or matrices of as many rows as the largest has; others are left out, and said."""
-    usable = {name: a for name, a in arrays.items() if a.ndim in (1, 2) and a.dtype.kind in "fiubOSU" and a.size}
+    usable = {name: a for name, a in arrays.items() if a.ndim in (1, 2) and a.dtype.kind in "fiubmMOSU" and a.size}
     if not usable:
         raise DataFileError(f"{where} holds no columns or matrices.")
     rows = len(max(usable.values(), key=lambda a: a.size))
@@ -273,38 +300,81 @@ def _arrow(X: Any, in_memory: int) -> Table:
     raise InputError(f"a {type(X).__module__}.{type(X).__name__} was given as data, expected a Table, a RecordBatch or a Dataset.")
 
 
-def _csv(path: Path, where: str, in_memory: int, texts: Sequence[str]) -> Table:
-    """Types are those of the first block; a column that breaks its type later is read again, as numbers and then as text."""
+class _Csv(ArrowTable):
+    """A CSV file. What was guessed to be something else is read again where texts are wanted: they are as they are written there."""
+
+    def __init__(self, table: Table, where: str, again: Callable[[Mapping[str, str]], Table]):
+        vars(self).update(vars(table))
+        self.where, self._again = where, again
+
+    def _of_kinds(self, other: dict[str, str]) -> Table:
+        if not any(kind == "text" and self._declared[name] != "text" for name, kind in other.items()):
+            return super()._of_kinds(other)
+        known = {name: field.kind for name, field in self.fields.items()}
+        return self._again({**known, **other}).of_kinds({**known, **other})
+
+    def raw(self, names: list[str]) -> dict[str, Any]:
+        if all(self._declared[name] == "text" for name in names):
+            return super().raw(names)
+        return self._again({**{name: field.kind for name, field in self.fields.items()}, **dict.fromkeys(names, "text")}).raw(names)
+
+
+def _csv(path: Path, where: str, in_memory: int, kinds: Mapping[str, str]) -> Table:
+    """All fields are read as texts, and turned into what they are by now; where a later block changes that, the file is read once more."""
     pa, csv = need("pyarrow"), need("pyarrow.csv")
     delimiter = _delimiter(path)
-    types: dict[str, Any] = dict.fromkeys(texts, pa.string())
+    parse, read = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), csv.ReadOptions(block_size=CSV_BLOCK)
+    names = csv.open_csv(path, read, parse).schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
+    guesses = [Guess(kinds.get(name) == "text", delimiter != ",") for name in names]
+    types = dict.fromkeys(names, pa.string())
     held, files = path.stat().st_size <= in_memory and path.suffix != ".gz", Files([path])
-    for _ in range(10_000):
-        convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=MISSING)
-        parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    for _ in range(len(names) + 2):
+        convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])
         try:
-            reader = csv.open_csv(path, csv.ReadOptions(block_size=CSV_BLOCK), parse, convert)
-            names = reader.schema.names
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
-                raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
-            if held:
-                return _renamed(_arrow(reader.read_all(), in_memory), where, files.seal())
-            return _renamed(_ipc(_spooled(reader.schema, reader), where, in_memory), where, files.seal())
+            batches = _guessed(csv.open_csv(path, read, parse, convert), guesses)
+            first = next(batches, None)
+            if first is None:
+                return _of(_renamed(_arrow(pa.table({name: pa.nulls(0) for name in names}), in_memory), where), files.seal())
+            every = itertools.chain([first], batches)
+            file = pa.Table.from_batches(every, first.schema) if held else _spooled(first.schema, every)
         except pa.ArrowInvalid as error:
             files.check()
-            column = _culprit(str(error), reader.schema.names if "reader" in locals() else [])
-            now = types.get(column or "")
-            if column is None or now == pa.string():
+            column = _culprit(str(error), names)
+            if column is None or types[column] != pa.string():
                 raise
-            was = reader.schema.field(column).type
-            types[column] = pa.string() if now is not None or not (pa.types.is_integer(was) or pa.types.is_null(was)) else pa.float64()
-            del reader
-    raise DataFileError(f"{where} has columns of no one type.")
+            types[column], guesses[names.index(column)] = pa.binary(), Guess(text=True)  # not UTF-8
+            continue
+        if [guess.type for guess in guesses] == [field.type if field.type != pa.binary() else pa.string() for field in first.schema]:
+            break
+    commas = [name for name, guess in zip(names, guesses, strict=True) if guess.has_commas]
+    if commas:
+        warn(f"{where}: the numbers in {', '.join(map(repr, commas[:5]))} have decimal commas, and are read so.")
+    table = _arrow(file, in_memory) if held else _ipc(file, where, in_memory)
+    files.seal()
+
+    def again(wanted: Mapping[str, str]) -> Table:
+        files.unchanged()
+        return _csv(path, where, in_memory, wanted)
+
+    return _of(_Csv(table, where, again), files)
 
 
-def _renamed(table: Table, where: str, files: Files) -> Table:
-    table.where, table.files = where, files
+def _guessed(reader: Any, guesses: list[Guess]) -> Iterator[Any]:
+    """Batches as the guesses have it after the first. The others still narrow the guesses, but are not given where a type has changed."""
+    pa, types = need("pyarrow"), None
+    for batch in reader:
+        columns = [guess.take(column) for guess, column in zip(guesses, batch.columns, strict=True)]
+        found = [column.type for column in columns]
+        types = types or found
+        if found == types:
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _renamed(table: Table, where: str) -> Table:
+    table.where = where
     return table
 
 

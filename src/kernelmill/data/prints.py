@@ -79,8 +79,14 @@ class Files:
         """Note what they hold, so that another time alone is no change."""
         if not self._marks:
             self._marks = [self._mark(i) for i in range(len(self.paths))]
-            sealed, self.sealed = self.sealed, False
-            self.check()  # the marks are of what was opened
+            self.unchanged()  # the marks are of what was opened
+
+    def unchanged(self) -> None:
+        """The same check for files that were read whole, and are now read again."""
+        sealed, self.sealed = self.sealed, False
+        try:
+            self.check()
+        finally:
             self.sealed = sealed
 
     def account(self) -> Account:

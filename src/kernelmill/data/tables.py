@@ -1,6 +1,6 @@
 """Where rows lie: a Table has fields, and reads any range of rows.
 
-A field is a column of numbers, a matrix of them (`width` columns, such as an embedding), or a column of texts.
+A field is a column of one kind (see kinds.py), or a matrix of numbers (`width` columns, such as an embedding).
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import math
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, one_of
+from ..errors import DataFileError, needed, one_of
+from . import dates, kinds
 from .prints import Files
 
 PIECE_BYTES = 1 << 20  # of rows that are read together from a file without blocks of its own
@@ -25,15 +27,19 @@ PIECE_BYTES = 1 << 20  # of rows that are read together from a file without bloc
 @dataclass(frozen=True)
 class Field:
     name: str
-    kind: str  # "number" or "text"
+    kind: str  # "number", "boolean", "date", "text", or "empty" of a column without any value
     width: int = 1
 
 
 class Table(ABC):
-    """Rows somewhere. `cuts` are the row numbers where what is cheap to read at once begins, and n at the end."""
+    """Rows somewhere. `cuts` are the row numbers where what is cheap to read at once begins, and n at the end.
+
+    `fields` are what `read` gives. What lies there is of the kinds `_declared`: `of_kinds` is the same table with fields of other ones.
+    """
 
     n: int
     fields: dict[str, Field]
+    _declared: dict[str, str]
     cuts: list[int]
     where: str = "the data"
     unused: list[str]  # names of what can be no feature, such as nested columns
@@ -44,19 +50,46 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
-        """These fields of these rows: (rows, width) floats, NaN where a value is missing; texts (rows,) str, None where missing."""
+        """These fields of these rows, as their kinds are read: (rows, width) floats, NaN where a value is missing; or (rows,) texts."""
 
     def field(self, name: str) -> Field:
         if name not in self.fields:
             raise one_of(f"column of {self.where}", name, list(self.fields))
         return self.fields[name]
 
+    def of_kinds(self, wanted: Mapping[str, str]) -> Table:
+        """The same rows with columns of these kinds: they are converted where they are read. Matrices stay numbers."""
+        columns = {name: field.kind for name, field in self.fields.items() if field.width == 1}
+        other = {name: kind for name, kind in wanted.items() if columns.get(name, kind) != kind}
+        return self._of_kinds(other) if other else self
+
+    def _of_kinds(self, other: dict[str, str]) -> Table:
+        made = copy(self)
+        made.fields = {name: replace(field, kind=other.get(name, field.kind)) for name, field in self.fields.items()}
+        return made
+
+    def _converted(self, values: np.ndarray, name: str) -> np.ndarray:
+        return kinds.convert(values, self._declared[name], self.fields[name].kind, name, self.where)
+
     def column(self, name: str) -> np.ndarray:
-        """A whole field: (n,) of a column, (n, width) of a matrix."""
-        found = self.field(name)
-        parts = [self.read([name], a, b)[name].copy() for a, b in itertools.pairwise(self.cuts)]
-        values = np.concatenate(parts) if parts else np.empty((0, found.width))
-        return values[:, 0] if values.ndim == 2 and found.width == 1 else values
+        """A whole field: (n,) of a column, (n, width) of a matrix; booleans and dates as numpy's own."""
+        self.field(name)
+        parts = [self.natural(name, self.read([name], a, b)[name].copy()) for a, b in itertools.pairwise(self.cuts)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def natural(self, name: str, values: np.ndarray) -> np.ndarray:
+        """What `read` gave of a field, as numpy has such values: bool where none is missing, datetime64."""
+        kind = self.fields[name].kind
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        if kind == "date":
+            return dates.moments(values)
+        return values.astype(bool) if kind == "boolean" and not np.isnan(values).any() else values
+
+    def raw(self, names: list[str]) -> dict[str, Any]:
+        """Whole columns as they stand in the file, as Arrow's."""
+        pa = needed("pyarrow", "data")
+        found = {name: self.column(name) for name in names}
+        return {name: pa.array(values.tolist() if values.dtype == object else values) for name, values in found.items()}
 
 
 def even_cuts(n: int, rows: int) -> list[int]:
@@ -110,7 +143,7 @@ class ArrayTable(Table):
     """Named arrays of n rows: numpy's own, rows of a file, or datasets of an open HDF5 file."""
 
     def __init__(self, arrays: dict[str, Any], where: str):
-        self.where, self._arrays, self.fields, self.unused = where, arrays, {}, []
+        self.where, self.fields, self.unused, self._declared, self._arrays = where, {}, [], {}, {}
         self.files = Files(array.path for array in arrays.values() if isinstance(array, FileRows))
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -118,37 +151,35 @@ class ArrayTable(Table):
         self.n = next(iter(lengths.values()))
         row_bytes = 1
         for name, array in arrays.items():
-            if array.ndim not in (1, 2) or array.dtype.kind not in "fiubOSU":
+            if array.ndim not in (1, 2) or array.dtype.kind not in "fiubmMOSU":
                 raise DataFileError(f"{where} has {name!r} of shape {array.shape} and type {array.dtype}, expected a column or a matrix.")
-            kind = "number" if array.dtype.kind in "fiub" else "text"
+            kind = kinds.of_array(array)
             width = 1 if array.ndim == 1 else int(array.shape[1])
-            if (kind == "text" and array.ndim == 2) or width == 0:
+            if (kind in ("text", "date") and array.ndim == 2) or width == 0:
                 raise DataFileError(f"{where} has {name!r} of shape {array.shape} and type {array.dtype}, expected a matrix of numbers.")
-            self.fields[name] = Field(name, kind, width)
+            if isinstance(array, np.ndarray) and array.dtype == object:
+                array, kind = kinds.settle(array)
+            self._arrays[name], self._declared[name] = array, "number" if array.ndim == 2 else kind
+            self.fields[name] = Field(name, self._declared[name], width)
             row_bytes += width * array.dtype.itemsize
         rows, chunk = max(1, PIECE_BYTES // row_bytes), max([(getattr(a, "chunks", None) or (1,))[0] for a in arrays.values()])
         self.cuts = even_cuts(self.n, -(-rows // chunk) * chunk)  # whole chunks of HDF5: a part of one costs as much
 
     def column(self, name: str) -> np.ndarray:
-        array = self._arrays[self.field(name).name]
+        array, wanted = self._arrays[self.field(name).name], self.fields[name].kind
+        whole = array.dtype.kind in "iub" and array.ndim == 1 and self._declared[name] == wanted
         with readable(self.where, self.files):  # whole numbers stay whole: labels beyond 2**53 would become one
-            return np.asarray(array[:]) if array.dtype.kind in "iub" and array.ndim == 1 else super().column(name)
+            return np.asarray(array[:]) if whole else super().column(name)
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         with readable(self.where, self.files):
-            found = {name: np.asarray(self._arrays[name][start:stop]) for name in names}
-            return {name: _texts(v) if self.fields[name].kind == "text" else _floats(v) for name, v in found.items()}
+            return {name: self._values(name, np.asarray(self._arrays[name][start:stop])) for name in names}
 
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind != "f" or values.dtype.itemsize > 8:
-        values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
-    return values.reshape(len(values), -1)
-
-
-def _texts(values: np.ndarray) -> np.ndarray:
-    found = [None if v is None or v != v else v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
-    return np.array(found, dtype=object)
+    def _values(self, name: str, values: np.ndarray) -> np.ndarray:
+        declared, wanted = self._declared[name], self.fields[name].kind
+        if wanted == "text" and declared != "text" and values.dtype.kind in "iu":
+            return kinds.names(values, declared)  # with all their digits
+        return self._converted(kinds.represent(values, declared), name)
 
 
 class ArrowTable(Table):
@@ -156,17 +187,17 @@ class ArrowTable(Table):
 
     def __init__(self, schema: Any, blocks: Sequence[tuple[int, Callable[..., Any]]], where: str):
         """blocks: the number of rows of each, and a function that reads some columns of it as a pyarrow.Table."""
-        self.where, self._blocks = where, [read for rows, read in blocks if rows]
+        self.where, self._blocks, self._declared = where, [read for rows, read in blocks if rows], {}
         self.cuts = [0, *itertools.accumulate(rows for rows, _ in blocks if rows)]
         self.n, self.fields, self.unused = self.cuts[-1], {}, []
         for entry in schema:
-            kind, width = _kind(entry.type), 1
+            kind, width = kinds.of_arrow(entry.type), 1
             if kind == "list":
                 kind, width = "number", self._width(entry)
             if kind is None or not width:
                 self.unused.append(entry.name)
             else:
-                self.fields[entry.name] = Field(entry.name, kind, width)
+                self.fields[entry.name], self._declared[entry.name] = Field(entry.name, kind, width), kind
 
     def _width(self, entry: Any) -> int:
         import pyarrow as pa
@@ -195,7 +226,8 @@ class ArrowTable(Table):
 
         self.field(name)
         with readable(self.where, self.files):  # whole numbers stay whole; each part is copied, so that its block can go
-            if self._blocks and pa.types.is_integer(self._blocks[0]([name])[name].type):
+            same = self.fields[name].kind == self._declared[name]
+            if same and self._blocks and pa.types.is_integer(self._blocks[0]([name])[name].type):
                 parts = [None if (part := read([name])[name]).null_count else np.array(part.to_numpy()) for read in self._blocks]
                 whole = [part for part in parts if part is not None]
                 if len(whole) == len(parts):
@@ -203,21 +235,28 @@ class ArrowTable(Table):
         return super().column(name)
 
     def _values(self, name: str, column: Any) -> np.ndarray:
-        import pyarrow as pa
+        declared, wanted, width = self._declared[name], self.fields[name].kind, self.fields[name].width
+        if kinds.of_arrow(column.type) == "list":
+            return _matrix(column, width, self.where, name)
+        if wanted == "text" and declared != "text":
+            return kinds.names_from_arrow(column, declared)
+        return self._converted(kinds.from_arrow(column, declared), name)
 
-        if self.fields[name].kind == "text":
-            values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-                return np.array([None if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()], dtype=object)
-            return np.array(values.cast(pa.string()).to_pylist(), dtype=object)
-        return _numbers(column, self.fields[name].width, self.where, name)
+    def raw(self, names: list[str]) -> dict[str, Any]:
+        pa = needed("pyarrow", "data")
+        with readable(self.where, self.files):
+            blocks = [read(names) for read in self._blocks]
+        return {name: pa.chunked_array([chunk for block in blocks for chunk in block[name].chunks]) for name in names}
 
 
 class Joined(Table):
     """Tables one below the other: shards of one dataset."""
 
     def __init__(self, tables: list[Table], where: str):
-        self.where, self._tables, self.fields, self.unused = where, tables, tables[0].fields, tables[0].unused
+        self.where, self.unused = where, tables[0].unused
+        found = {name: kinds.unify(t.fields[name].kind for t in tables if name in t.fields) for name in tables[0].fields}
+        self._tables = tables = [table.of_kinds(found) for table in tables]
+        self.fields = tables[0].fields
         for table in tables[1:]:
             if table.fields != self.fields:
                 odd = sorted({f"{f.name} ({f.kind})" for f in {*table.fields.values()} ^ {*self.fields.values()}})
@@ -230,6 +269,24 @@ class Joined(Table):
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         parts = [table.read(names, a, b) for table, a, b in self._parts(start, stop)]
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+    def column(self, name: str) -> np.ndarray:
+        self.field(name)
+        return np.concatenate([table.column(name) for table in self._tables])
+
+    def raw(self, names: list[str]) -> dict[str, Any]:
+        pa = needed("pyarrow", "data")
+        parts = [table.raw(names) for table in self._tables]
+        found: dict[str, Any] = {}
+        for name in names:
+            chunks = [part[name] for part in parts]
+            if any(chunk.type != chunks[0].type for chunk in chunks):
+                chunks = [chunk.cast(pa.string()) for chunk in chunks]
+            found[name] = pa.concat_arrays([c for chunk in chunks for c in (chunk.chunks if hasattr(chunk, "chunks") else [chunk])])
+        return found
+
+    def _of_kinds(self, other: dict[str, str]) -> Table:
+        return Joined([table.of_kinds(other) for table in self._tables], self.where)
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[Table, int, int]]:
         i = bisect_right(self._starts, start) - 1
@@ -265,47 +322,10 @@ class readable:
         raise DataFileError(f"{self._where} cannot be read ({said}); it may be damaged, or of another format than its name says.") from None
 
 
-def _kind(kind: Any) -> str | None:
-    """ "number", "text", "list" of numbers; None for what cannot be a feature."""
-    import pyarrow as pa
-
-    is_ = pa.types
-    if (
-        is_.is_integer(kind)
-        or is_.is_floating(kind)
-        or is_.is_boolean(kind)
-        or is_.is_decimal(kind)
-        or is_.is_temporal(kind)
-        or is_.is_null(kind)
-    ):
-        return "number"
-    if is_.is_dictionary(kind):
-        return "text"
-    if (
-        is_.is_binary(kind)
-        or is_.is_large_binary(kind)
-        or is_.is_string(kind)
-        or is_.is_large_string(kind)
-        or getattr(is_, "is_string_view", lambda _: False)(kind)
-    ):
-        return "text"
-    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        return "list" if is_.is_floating(kind.value_type) or is_.is_integer(kind.value_type) else None
-    return None
-
-
-def _numbers(column: Any, width: int, where: str, name: str) -> np.ndarray:
-    import pyarrow as pa
+def _matrix(column: Any, width: int, where: str, name: str) -> np.ndarray:
     import pyarrow.compute as pc
 
-    kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        lengths = pc.list_value_length(column)
-        if column.null_count or (len(column) and pc.min_max(lengths).as_py() != {"min": width, "max": width}):
-            raise DataFileError(f"{where} has lists of different lengths, or none, in {name!r}, expected {width} numbers in each row.")
-        return _numbers(column.flatten(), 1, where, name).reshape(-1, width)
-    if pa.types.is_temporal(kind):  # seconds, days or whatever its unit is: only differences matter
-        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-    if not pa.types.is_floating(kind):
-        column = column.cast(pa.float64(), safe=False)
-    return column.to_numpy(zero_copy_only=False).reshape(-1, 1)
+    lengths = pc.list_value_length(column)
+    if column.null_count or (len(column) and pc.min_max(lengths).as_py() != {"min": width, "max": width}):
+        raise DataFileError(f"{where} has lists of different lengths, or none, in {name!r}, expected {width} numbers in each row.")
+    return kinds.from_arrow(column.flatten(), "number").reshape(-1, width)

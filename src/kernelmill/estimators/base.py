@@ -124,7 +124,7 @@ class KernelEstimator(BaseEstimator):
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
         if to_open(X, y):
-            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4)
+            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds())
             X = table.table
         elif getattr(self, "encoder_", None) is None:
             return self._check_X(X, reset=False), y, sample_weight
@@ -156,7 +156,7 @@ class KernelEstimator(BaseEstimator):
             if self.columns is not None:
                 raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
             return self._check_X(X, reset=True), y, sample_weight
-        return given(X, y, sample_weight, self._host_bytes(self._comm) // 4)
+        return given(X, y, sample_weight, self._host_bytes(self._comm) // 4, (self.columns or Columns()).kinds)
 
     def _joined(self, X: Any) -> Communicator:
         """The ranks that this fit is shared by."""
@@ -171,20 +171,23 @@ class KernelEstimator(BaseEstimator):
         """The same for a score."""
         if not to_open(X, y):
             return X, y, sample_weight
-        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.text_columns())
+        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds())
         return table.table, y, sample_weight
 
-    def text_columns(self) -> list[str]:
-        """Columns that held texts in training, whatever they look like in another file."""
+    def kinds(self) -> dict[str, str]:
+        """Of the columns that the model was trained on, whatever they look like in another file."""
         encoder, classes = getattr(self, "encoder_", None), getattr(self, "classes_", None)
-        named = [] if encoder is None else [category.name for category in encoder.categories if any(category.values)]
-        return [*named, *([self._target] if self._target and classes is not None and classes.dtype.kind in "UO" else [])]
+        found = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
+        if encoder is not None and not encoder.kinds:  # a model from before they were stored
+            found = {category.name: "text" for category in encoder.categories}
+        labels = self._target and classes is not None and classes.dtype.kind in "UO"
+        return {**found, **({str(self._target): "text"} if labels else {})}
 
     def _host_bytes(self, comm: Communicator) -> int:
         """Host memory that this fit may take; what rank 0 may, on all ranks: how rows are read follows from it."""
         return comm.same(lambda: parse_bytes(self.memory_budget if device_of(self.device) == "cpu" else None, "cpu"))
 
-    def _encoded(self, X: Any, Y: Tensor, keep: Tensor, held: Tensor | None) -> Any:
+    def _encoded(self, X: Any, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor) -> Any:
         """A table's rows as features: in memory where half of what may be used holds them, or streamed. Tensors are left as they are."""
         if not isinstance(X, Given):
             return X
@@ -194,9 +197,10 @@ class KernelEstimator(BaseEstimator):
         out = None if held is None else np.isin(np.arange(table.n), held.numpy())
         warm = self.warm_start and hasattr(self, "model_")
         if warm:  # centers are in the features of the first fit
-            encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)[1]
+            table, encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)
         else:
-            encoder = learn(columns, table, X.skip, Y.numpy(), train, self.columns is not None)
+            table = columns.named(table)
+            encoder = learn(columns, table, X.skip, Y.numpy(), train, self.columns is not None, w.numpy())
         self._learned = encoder
         room, stored = self._host_bytes(self._comm), self._before.get("window_rows")
         row_bytes = max(1, encoder.d * encoder.dtype.itemsize)

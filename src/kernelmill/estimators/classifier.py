@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
 from ..calibration import Calibration, calibrate, fit_calibration
+from ..data.kinds import of_array, places
 from ..distributed import together
 from ..errors import InputError
 from ..tuning import CHECK_ROWS, loo_residuals
@@ -107,6 +108,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if classes is not None and not np.array_equal(np.unique(on_host(classes)[0]), self.classes_):
             raise ValueError(f"classes={classes!r} are not the same as on the last call to partial_fit, {self.classes_!r}.")
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
+        if (found := self._places(y)) is not None and (found >= 0).all():
+            y = self.classes_[found]
         codes = self._check_labels(y, len(X), self.classes_)
         w = self._check_weight(sample_weight, len(X))
         used = w > 0
@@ -141,7 +144,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         c = len(self.classes_)
         keep, held_rows = self._training_rows(w, codes.numpy())
         mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes[keep], w[keep]) / w[keep].sum()
-        X = self._encoded(X, codes, keep, held_rows)
+        X = self._encoded(X, codes, keep, held_rows, w)
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
         held = None if held_rows is None else (X[held_rows.to(X.device)], codes[held_rows], w[held_rows])
         if len(keep) <= MERGE_ROWS:
@@ -232,7 +235,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Accuracy, as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = on_host(y, self.predict(X), sample_weight)
+        if (found := self._places(y)) is not None:
+            y, predicted = found, places(predicted, self.classes_)
         return accuracy_score(y, predicted, sample_weight=weight)
+
+    def _places(self, y: Any) -> np.ndarray | None:
+        """Where labels of another kind than the classes' stand among them, -1 where they do not: a CSV file may write them otherwise."""
+        y = np.asarray(on_host(y)[0])
+        same = y.ndim != 1 or y.dtype.kind == "O" or of_array(y) == of_array(self.classes_) != "date"
+        return None if same else places(y, self.classes_)
 
     def decision_function(self, X: Any) -> Any:
         """Values f(X), (r, classes); for two classes (r,), positive where the second wins."""

@@ -16,6 +16,7 @@ from ..errors import InputError
 from .base import KernelEstimator
 from .partial import go_on
 from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large, units_of
+from .tables import in_seconds
 from .training import train
 from .workers import by_processes
 
@@ -66,6 +67,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
         X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
         loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
+        Targets that are dates are seconds since 1970.
         """
         if by_processes(self, X, y, sample_weight):
             return self
@@ -78,7 +80,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         w = self._check_weight(sample_weight, len(X))
         rows = torch.nonzero(w > 0)[:, 0]
         keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
-        X = self._encoded(X, Y, keep, held_rows)
+        X = self._encoded(X, Y, keep, held_rows, w)
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
         units = units_of(Y, w, keep)
         if len(keep) <= MERGE_ROWS:
@@ -110,6 +112,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             y = (y.float() if y.dtype in (torch.bfloat16, torch.float16) else y).numpy()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
+        y = in_seconds(y)
         if getattr(getattr(y, "dtype", None), "kind", "O") in "US":
             first = next((value for value in y.ravel().tolist() if not _is_number(value)), y.ravel()[0])
             raise InputError(
@@ -134,7 +137,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R², as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
-        y, predicted, weight = on_host(y, self.predict(X), sample_weight)
+        y, predicted, weight = on_host(in_seconds(y), self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

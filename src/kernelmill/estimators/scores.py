@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from sklearn import metrics
 
+from ..data.kinds import places
 from ..errors import DataFileError
 from .classifier import KernelClassifier, confusion
+from .tables import in_seconds
 
 MOST_POINTS = 2000  # of predicted against true that a picture shows
 
@@ -41,7 +43,7 @@ def evaluated(model: Any, X: Any, y: np.ndarray) -> Evaluation:
     """The model's predictions for X against y, of its own labels or numbers."""
     if isinstance(model, KernelClassifier):
         return _of_classes(model, np.asarray(y), np.asarray(model.predict_proba(X)))
-    y = np.asarray(y)
+    y = np.asarray(in_seconds(y))
     if y.dtype.kind not in "iufb":
         raise DataFileError(f"the target holds texts, such as {str(y.ravel()[0])!r}, and this model predicts numbers.")
     return _of_numbers(y.astype(np.float64), np.asarray(model.predict(X), dtype=np.float64))
@@ -49,10 +51,7 @@ def evaluated(model: Any, X: Any, y: np.ndarray) -> Evaluation:
 
 def _of_classes(model: Any, y: np.ndarray, probabilities: np.ndarray) -> Evaluation:
     classes = model.classes_
-    if classes.dtype.kind != y.dtype.kind and "U" in (classes.dtype.kind, y.dtype.kind):
-        y, classes = y.astype(str), classes.astype(str)
-    known_as = {label: code for code, label in enumerate(classes.tolist())}
-    codes = np.array([known_as.get(label, -1) for label in y.tolist()], dtype=np.int64)
+    codes = places(y, classes)
     strange = codes < 0
     if strange.all():
         raise DataFileError(f"none of the targets, such as {str(y[0])!r}, is among the model's classes {list(map(str, classes[:10]))}.")

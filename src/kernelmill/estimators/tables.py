@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from ..data import Encoder, Table, is_table, matrix, opened, shuffled
+from ..data.dates import seconds
 from ..data.stream import merged
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
@@ -40,9 +41,9 @@ def to_open(X: Any, y: Any = None, columns: Any = None) -> bool:
     return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
 
 
-def given(X: Any, y: Any, sample_weight: Any, in_memory: int, texts: Sequence[str] = ()) -> tuple[Given, Any, Any]:
-    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file."""
-    table = opened(X, in_memory, texts)
+def given(X: Any, y: Any, sample_weight: Any, in_memory: int, kinds: Mapping[str, str] | None = None) -> tuple[Given, Any, Any]:
+    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file. `kinds`: of columns, as wanted."""
+    table = opened(X, in_memory, kinds).of_kinds(kinds or {})
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
@@ -70,7 +71,7 @@ def given(X: Any, y: Any, sample_weight: Any, in_memory: int, texts: Sequence[st
 
 def _column(table: Table, name: str, what: str) -> np.ndarray:
     values = table.column(name)
-    lost = np.array([value is None for value in values]) if values.dtype == object else np.isnan(values)
+    lost = np.array([value is None for value in values]) if values.dtype == object else np.isnan(values)  # NaT too
     if lost.any():
         raise DataFileError(f"{table.where} has {int(lost.sum())} rows without a {what} in {name!r}; drop those rows or fill them in.")
     if (
@@ -101,38 +102,34 @@ def as_table(X: Any, encoder: Encoder | None, d: int, name: str | None, in_memor
         X = X.detach().cpu().float().numpy() if hasattr(X, "detach") else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
         table = _positional(X, encoder)
     else:
-        table = opened(X, in_memory, [category.name for category in encoder.categories if any(category.values)])
-    for name in encoder.numbers:
-        if table.field(name).kind == "text":
-            raise DataFileError(f"{table.where} has texts in {name!r}, which had numbers when the model was trained.")
-    for name, width in [*zip(encoder.numbers, encoder.widths, strict=True), *((c.name, 1) for c in encoder.categories)]:
+        table = opened(X, in_memory, dict(zip(encoder.inputs, encoder.kinds, strict=False)))
+    for name, width in [*_widths(encoder).items(), *((category.name, 1) for category in encoder.categories)]:
         if table.field(name).width != width:
             raise DataFileError(f"{table.where} has {table.field(name).width} numbers in {name!r}, {width} when the model was trained.")
-    return table, encoder
+    return encoder.over(table), encoder
 
 
 def _positional(X: np.ndarray, encoder: Encoder) -> Table:
     if X.ndim != 2:
         raise InputError(f"an array of shape {X.shape} was given, expected rows of {len(encoder.inputs)} columns.")
-    if len(encoder.numbers) == 1 and not encoder.categories and X.shape[1] == encoder.widths[0]:
+    if len(encoder.numbers) == 1 and not encoder.categories and not encoder.dates and X.shape[1] == encoder.widths[0]:
         return ArrayTable({encoder.numbers[0]: X.astype(np.float64) if X.dtype == object else X}, "the array")
-    if X.shape[1] != len(encoder.inputs) or any(width > 1 for width in encoder.widths):
+    if X.shape[1] != len(encoder.inputs) or any(width > 1 for width in _widths(encoder).values()):
         raise InputError(f"an array of {X.shape[1]} columns was given, expected {', '.join(encoder.inputs[:12])}, in this order.")
-    columns = {name: X[:, i] for i, name in enumerate(encoder.inputs)}
-    try:
-        numbers = {name: columns[name].astype(np.float64) for name in encoder.numbers}
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the array has a text where a number is expected ({error}).") from None
-    texts = {c.name: _as_names(columns[c.name]) for c in encoder.categories}
-    return ArrayTable({**numbers, **texts}, "the array")
+    return ArrayTable({name: X[:, i] for i, name in enumerate(encoder.inputs)}, "the array")
 
 
-def _as_names(values: np.ndarray) -> np.ndarray:
-    """Texts as they are, numbers as numbers: they are named alike in training and here."""
-    try:
-        return values.astype(np.float64) if not any(isinstance(value, str) for value in values.tolist()) else values.astype(object)
-    except (TypeError, ValueError):
-        return values.astype(object)
+def _widths(encoder: Encoder) -> dict[str, int]:
+    """How many numbers a row has in each field that becomes some."""
+    return {name: 1 if name in encoder.dates else width for name, width in zip(encoder.numbers, encoder.widths, strict=True)}
+
+
+def in_seconds(y: Any) -> Any:
+    """Targets that are dates as seconds since 1970, others as they are."""
+    kind = str(getattr(y, "dtype", ""))
+    if not kind.startswith("datetime64"):
+        return y
+    return seconds(np.asarray(y, dtype=kind.split(",")[0].rstrip("]") + "]"))  # pandas gives UTC for those of a zone
 
 
 def pieces(table: Table) -> Iterator[tuple[int, int]]:
