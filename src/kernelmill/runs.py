@@ -445,7 +445,7 @@ def peek(folder: Any) -> dict[str, Any]:
             choices = plain_of(path)
         except CheckpointError:
             continue
-        return {name: choices[name] for name in ("random_state", "window_rows") if name in choices}
+        return {name: choices[name] for name in ("random_state", "window_rows", "expected") if name in choices}
     return {}
 
 

@@ -31,6 +31,7 @@ STEP, MOST_STEPS = -math.log(0.6), 7  # between two factors, and how many are tr
 ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 CANDIDATES = ["laplacian", "matern", "gaussian"]
 RIDGES = (1e-10, 1e3)
+RARE, FEW = 0.1, 50  # the share of the sample that each class gets, and rows of a class too small to count for it
 NARROWEST, WIDEST = 0.01, 20.0  # median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer digits
 
 
@@ -71,6 +72,33 @@ def scale_of(X: Tensor) -> Tensor:
     spread = X.std(0, correction=0)
     tiny = 1e-12 * X.abs().amax(0).clamp(min=1e-300)
     return torch.where(spread > tiny, spread, torch.ones_like(spread))
+
+
+def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on average.
+
+    A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of which one in a hundred is of it, five would
+    decide everything.
+    """
+    order = torch.randperm(n, generator=generator)
+    counts = torch.zeros(1) if codes is None else torch.bincount(codes.cpu()).double()
+    there = counts > 0
+    wanted = min(RARE, 0.5 / max(1, int(there.sum())))
+    if codes is None or not bool((counts[there] < wanted * n).any()):
+        rows = order[:SAMPLE_ROWS]
+        return rows, torch.ones(len(rows), dtype=torch.float64)
+    share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
+    share = share / share.sum()
+    enough = counts >= FEW  # of a class with fewer rows all are taken, and it does not decide how many of the others
+    most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
+    size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
+    take = torch.minimum(counts, (share * size).ceil())
+    sorted_codes, places = torch.sort(codes.cpu()[order], stable=True)
+    rank = torch.arange(n) - (counts.cumsum(0) - counts).long()[sorted_codes]
+    chosen = torch.sort(places[rank < take[sorted_codes]]).values  # places in the random order, which is kept
+    rows = order[chosen]
+    weight = (counts / take.clamp(min=1))[codes.cpu()[rows]]
+    return rows, weight / weight.mean()
 
 
 @dataclass(frozen=True)

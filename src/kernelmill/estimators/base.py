@@ -30,6 +30,7 @@ from .tables import Given, as_table, given, pieces, to_open
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
+CHECKED_ROWS = 1000
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
@@ -295,6 +296,12 @@ class KernelEstimator(BaseEstimator):
         order = self._random().permutation(n)
         out = order[n - size :] if labels is None else stratified(order, labels, fraction)
         return np.sort(out) if len(out) else None
+
+    def _share_to_check(self, n: int) -> float:
+        """Of a large regression whose kernel is chosen: rows on which the final model is compared with what the choice promised."""
+        chosen = is_auto(self.kernel) or isinstance(getattr(kernels.resolve(self.kernel), "bandwidth", None), str)
+        begun_before = bool(self._before) and "expected" not in self._before  # a run of a version that kept none out
+        return min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS and not begun_before else 0.0
 
     def _stops_early(self) -> bool:
         """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose regularisation it is."""

@@ -79,7 +79,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         Y = self._check_y(y, len(X))
         w = self._check_weight(sample_weight, len(X))
         rows = torch.nonzero(w > 0)[:, 0]
-        keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=0.0))
+        keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=self._share_to_check(len(rows))))
         X = self._encoded(X, Y, keep, held_rows, w)
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
         units = units_of(Y, w, keep)
