@@ -150,12 +150,16 @@ def row_steps(eta: float, k: Tensor, limit: float) -> Tensor:
 
 
 def build(
-    K: KernelProduct, X_s: Points, q: int, fresh: tuple[Points, Tensor], generator: torch.Generator
+    K: KernelProduct, X_s: Points, q: int, fresh: tuple[Points, Tensor], generator: torch.Generator, level: float = 0.0
 ) -> tuple[Preconditioner, Spectrum]:
-    """The preconditioner of a subsample and what fresh rows say of it. `fresh`: rows of the data and their weights."""
+    """The preconditioner of a subsample and what fresh rows say of it. `fresh`: rows of the data and their weights.
+
+    `level`: the ridge as an eigenvalue of the subsample. Of K + λ no direction is below λ: brought down further than that, the top ones
+    would be the slowest (a wide Gaussian, λ = 0.14: after 5 epochs 3 % of the spread of the solution instead of 92 %).
+    """
     K_ss = K.dense64(X_s, X_s)
     values, E = top_eigensystem(K_ss, q)
-    pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
+    pre = precondition(K_ss, values, E, max(level, values[-1].item()), K.dtype)
     X, w = fresh
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     # Directions that the subsample claims to know better than fresh rows confirm are left partly in the tail; without this a

@@ -32,12 +32,14 @@ def epochs_of_passes(
     K = product(kernel, Z, plan, comm)
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
-    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator))
+    begun_before = plan.eta is not None and plan.tau is None  # a plan of before the ridge set a level
+    level = 0.0 if begun_before else plan.ridge * len(X_s) / plan.n
+    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
     M, k = on_centers(K, points, X_s, pre.F)
     k_X = gather(comm, k, 0, plan.p)
     if plan.eta is None:
         step = measured_step(spectrum, k_X.max().item(), plan.p, m, overstep=1.0)
-        plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, lambda_top=spectrum.lambda_top)
+        plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, tau=pre.tau, lambda_top=spectrum.lambda_top)
     targets, whole = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
     Y, shift = targets[shard(comm)].clone(), plan.ridge / whole[shard(comm)]  # the ridge makes it (K + λ/w) α = y
     steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / whole)

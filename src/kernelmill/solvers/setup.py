@@ -89,7 +89,8 @@ def measured(
     points = K.points(Z)
     X_s = first(comm, points, plan.s or 0)
     if plan.eta is None:
-        pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator))
+        level = plan.ridge * len(X_s) / plan.n
+        pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
     else:  # a stored plan keeps its step: nothing is measured again
         pre = comm.same(lambda: again(K, X_s, plan))
     M, k = on_centers(K, points, X_s, pre.F)
