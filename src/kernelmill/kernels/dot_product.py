@@ -44,6 +44,7 @@ class Linear(DotProduct):
     """x·z."""
 
     name = "linear"
+    homogeneity = 1
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot
@@ -57,14 +58,15 @@ class Polynomial(DotProduct):
     constant: float = 1.0
     name = "polynomial"
 
+    @property
+    def homogeneity(self) -> int | None:  # type: ignore[override]
+        return None if self.constant else int(self.degree)
+
     def validate(self, d: int) -> None:
         super().validate(d)
         positive("Polynomial", "constant", self.constant, allow_zero=True)
         if self.degree != int(self.degree) or self.degree < 1:
             raise InputError(f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or more.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, float(self.constant), int(self.degree)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot.add_(self.constant).pow_(int(self.degree))
@@ -72,8 +74,8 @@ class Polynomial(DotProduct):
 
 def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
     """(‖x‖‖z‖, cos of the angle); the cosine of a zero row is 0, never NaN."""
-    norms = (sq_a * sq_b).sqrt()
-    return norms, (dot / norms.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
+    norms = sq_a.sqrt() * sq_b.sqrt()  # √(‖x‖²‖z‖²) would leave float32's range where ‖x‖ is 1e10
+    return norms, torch.where(norms > 0, dot / norms, 0.0).clamp_(-1, 1)
 
 
 def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,14 +91,12 @@ class ReluNTK(DotProduct):
 
     depth: int = 2
     name = "relu_ntk"
+    homogeneity = 1
 
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.depth != int(self.depth) or self.depth < 1:
             raise InputError(f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, 0.0, int(self.depth)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, sigma = _angle(dot, sq_a, sq_b)
@@ -114,13 +114,14 @@ class ArcCosine(DotProduct):
     order: int = 1
     name = "arc_cosine"
 
+    @property
+    def homogeneity(self) -> int:  # type: ignore[override]
+        return self.order
+
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.order not in (0, 1, 2):
             raise InputError(f"ArcCosine: order={self.order!r} was given, expected 0, 1 or 2.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, 0.0, int(self.order)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, cos = _angle(dot, sq_a, sq_b)

@@ -54,7 +54,7 @@ def power_of_two(spread: float, largest: float = 2.0**100) -> float:
 
 
 def fuses(kernel: Kernel) -> bool:
-    """Whether there is a fused kernel for this one: Triton is installed, and the kernel is one of this library's own."""
+    """Whether there is a fused kernel for this one: Triton is installed, and the fused room has its profile."""
     return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
 
 
