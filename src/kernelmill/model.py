@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .distributed import Alone, Communicator
 from .errors import InputError
 from .kernels import Kernel, Points
-from .ops import KernelProduct, frame
+from .ops import KernelProduct, frame, in_own_modes, own_modes
 from .planning import GPU_TILE_BYTES, TILE_BYTES
 from .solvers import Uncertainty
 
@@ -83,6 +83,10 @@ class KernelModel(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         if torch.compiler.is_exporting():
             return self._expression(X)
+        with own_modes():
+            return self._values(X)
+
+    def _values(self, X: Tensor) -> Tensor:
         K, Z = self.prepared()
         X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
         out = torch.empty(len(X), self.alpha.shape[1], dtype=self.alpha.dtype, device=self.alpha.device)
@@ -114,6 +118,7 @@ class KernelModel(nn.Module):
     def uncertainty(self) -> Uncertainty | None:
         return None if self.ridge is None else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
 
+    @in_own_modes()
     def std(self, X: Tensor) -> Tensor:
         """(r, c) standard deviation of the targets at X, noise included. Only a Gaussian process knows it."""
         known = self.uncertainty

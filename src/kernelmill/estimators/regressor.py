@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from torch import Tensor
 
 from ..errors import InputError
+from ..ops import in_own_modes
 from .base import KernelEstimator
 from .partial import go_on
-from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large
+from .rows import MERGE_ROWS, merge, on_host, split_rows, squares, too_large
 from .training import train
 from .workers import by_processes
 
@@ -41,7 +42,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for
-        solvers whose regularisation that is (NYTRO, 20 steps)
+        solvers whose regularisation that is (NYTRO, 50 steps)
     callbacks : one callable or a list; each gets every Event, and returning True stops the fit
     ranks : processes that share the centers. "auto": all of a torchrun job; else this one, or one for each GPU of the machine where that is
         predicted to save half a minute. A number starts so many here; 1 is this process alone
@@ -60,6 +61,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     n_outputs_: int
     y_ndim_: int
 
+    @in_own_modes(gradients=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
 
@@ -81,12 +83,14 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         total = sum((w[part, None] * Y[part].double()).sum(0) for part in keep.split(1 << 20))
         mean = (total / w[keep].sum()).to(Y.dtype)
         if len(keep) <= MERGE_ROWS:
+            before = squares(Y[keep], w[keep], mean)
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            train(self, X, Y, w, mean, None, held, None, first_chunk)
+            train(self, X, Y, w, mean, None, held, None, first_chunk, (before - squares(Y, w, mean)).clamp(min=0))
         else:
             train(self, X, Y, w, mean, None, held, None if len(keep) == len(X) else keep, first_chunk)
         return self
 
+    @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
         go on from there. Give each some thousand rows."""

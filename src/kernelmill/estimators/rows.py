@@ -61,6 +61,11 @@ def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(unique), total / weight[:, None], weight
 
 
+def squares(Y: Tensor, w: Tensor, mean: Tensor) -> Tensor:
+    """(c,) Σ w (y − mean)²: merging rows takes off it how much the targets of equal rows differ."""
+    return (w[:, None].double() * (Y.double() - mean.double()) ** 2).sum(0)
+
+
 def refuse_sparse(X: Any) -> None:
     if issparse(X):
         raise InputTypeError(

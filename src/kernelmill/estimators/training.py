@@ -24,7 +24,18 @@ from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
-from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
+from ..planning import (
+    Plan,
+    device_of,
+    direct_is_instant,
+    fine_precision,
+    is_auto,
+    parse_bytes,
+    precision_for,
+    precision_of,
+    tile_bytes,
+    whole,
+)
 from ..rates import Network, connection, measure
 from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
@@ -49,22 +60,24 @@ def train(
     held: tuple[Tensor, Tensor, Tensor] | None,
     keep: Tensor | None = None,
     first_chunk: bool = False,
+    scatter: Tensor | None = None,
 ) -> None:
     """Tune, choose centers, plan, solve. y: (n, c) targets or (n,) class codes; held: rows kept out, for the validation score;
-    keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`."""
+    keep: the numbers of the rows to train on, all where it is None; first_chunk: others will follow, to `partial_fit`;
+    scatter: (c,) Σ w (y − ȳ)² of the targets that were merged."""
     ends = Ends(estimator._comm)
     if estimator.checkpoint is None:
         with ends.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, None, ends, first_chunk)
+            return _train(estimator, X, y, w, mean, labels, held, keep, None, ends, first_chunk, scatter)
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     try:
         with run.listening(), ends.listening():
-            return _train(estimator, X, y, w, mean, labels, held, keep, run, ends, first_chunk)
+            return _train(estimator, X, y, w, mean, labels, held, keep, run, ends, first_chunk, scatter)
     finally:
         run.close()
 
 
-def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool) -> None:
+def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool, scatter) -> None:
     clock, comm = [time.perf_counter()], estimator._comm
     if first_chunk and comm.size > 1:
         raise InputError(f"partial_fit runs in one process, and this job has {comm.size} ranks; use fit.")
@@ -119,6 +132,8 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         seed=seed,
         epochs=0 if is_auto(estimator.epochs) else int(estimator.epochs),  # type: ignore[arg-type]
         ridge=1.0 if is_auto(estimator.ridge) else _given_ridge(estimator) / scale,  # where one will be chosen, it is above 0
+        weight=scale,
+        scatter=None if scatter is None else scatter.tolist(),
         tile_bytes=tile,
         budget=budget,
         ranks=comm.size,
@@ -165,8 +180,13 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
     else:
         estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
         drawn = torch.Generator().manual_seed(seed)
-        kernel, ridge = _agreed(estimator, comm, lambda: _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, drawn))
+        kernel, ridge = _agreed(
+            estimator, comm, lambda: _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, drawn, scatter)
+        )
     kernel.validate(d)
+    own_kernel = warm.kernel if warm is not None else given or kernel
+    factor = kernels.magnification(own_kernel, kernel)
+    unit = factor ** (2 * (kernel.homogeneity or 0))  # K of the user's kernel is this times K of the one that is trained with
     clock.append(time.perf_counter())
     if before:
         Z, order, every_row = before.get("dealt", before)["Z"], before["order"], before["every_row"]
@@ -191,7 +211,11 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
 
     if stored and not before:
         ridge = stored.ridge
-    plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
+    base = replace(base, every_row=every_row, ridge=ridge)
+    plan = stored or solvers.predicted(solver, base)
+    if not stored:  # the bandwidth, which says how far apart rows are, is known only now
+        precision = comm.same(lambda: precision_for(estimator.precision, plan, kernel, Z, source.some(512).X))
+        plan = plan if precision == plan.precision else solvers.predicted(solver, replace(base, precision=precision))
     log.info("%s", plan_line(plan))
     if plan.bytes > budget:
         warn(
@@ -220,7 +244,8 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         watch.restore(run.saved["watch"], run.saved.get("dealt", {}), device)
         log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
     elif warm is not None and solver.name != "direct":
-        alpha = warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]
+        alpha = warm.alpha * unit
+        alpha = alpha if order is None else alpha[order.to(alpha.device)]
         alpha = (alpha if dealt else alpha[shard(team)]).to(device, plan.torch_dtype)
         state = solvers.State(plan, alpha, torch.zeros_like(alpha))
     if not (run and run.saved and run.saved["finished"] and state):
@@ -233,8 +258,11 @@ def _train(estimator: KernelEstimator, X, y, w, mean, labels, held, keep, run: R
         back = torch.argsort(order)
         alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
     sizes = tile, state.plan.precision, state.uncertainty
+    if factor != 1:  # back to the user's own units, which only float64 has room for
+        known = None if state.uncertainty is None else state.uncertainty.times(unit)
+        kernel, alpha, sizes = own_kernel, alpha.double() / unit, (tile, "float64", known)
     estimator.model_ = KernelModel(kernel, Z.to(alpha.device), alpha, mean.to(alpha), *sizes, comm=team, n_centers=plan.p)
-    estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
+    estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale * unit
     clock.append(time.perf_counter())
     estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
     estimator._keep_encoder()
@@ -336,12 +364,19 @@ def _warm(estimator: KernelEstimator, d: int, c: int) -> KernelModel | None:
     return model
 
 
-def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, warm, own, budget, generator) -> tuple[Kernel, float]:
+def _choose(
+    estimator: KernelEstimator, source, scale, p, solver, every_row, warm, own, budget, generator, scatter
+) -> tuple[Kernel, float]:
     """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
     given = None if is_auto(estimator.ridge) else _given_ridge(estimator)
+    weight = scale
+    own_kernel: Any = warm.kernel if warm is not None else "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+    kernel: Any = own_kernel
+    if isinstance(kernel, Kernel) and kernel.homogeneity is not None:
+        kernel = kernels.in_range(kernel, source.some(512).X)
+        scale *= kernels.magnification(own_kernel, kernel) ** (2 * kernel.homogeneity)
     if warm is not None:
-        return warm.kernel, (estimator.ridge_ if given is None else float(given)) / scale
-    kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel)
+        return kernel, (estimator.ridge_ if given is None else float(given)) / scale
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
     free = given is None and solver.needs_ridge
     ridge = None if free else float(given or 0.0) / scale
@@ -358,7 +393,7 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
     rows = torch.randperm(n, generator=drawn)[: tuning.SAMPLE_ROWS]
     batch = source.take(rows)
     X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
-    sample = tuning.Sample(X, Y, w, ratio)
+    sample = tuning.Sample(X, Y, w, ratio, weight, None if scatter is None else (scatter / (n * weight)).to(X))
     if given is None and ratio == 1:
         ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
     if solver.criterion == "elbo":

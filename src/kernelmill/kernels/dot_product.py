@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,3 +133,33 @@ class ArcCosine(DotProduct):
         angle = torch.acos(cos)
         value = 3 * torch.sin(angle) * cos + (math.pi - angle) * (1 + 2 * cos * cos)
         return value.div_(3 * math.pi) * norms * norms
+
+
+ROOMY = 2.0**10  # norms of rows up to here, and down to one over it: K², its sums and its inverse stay far inside float32's range
+
+
+def in_range(kernel: Kernel, X: Tensor) -> Kernel:
+    """A homogeneous kernel in units of the rows X: its bandwidth times the power of two that brings their norms near 1, where they are far
+    from it. K is the same but for one factor, which `magnification` gives back, so that the scale of the features drops out."""
+    # A subclass may have a profile of its own.
+    known = isinstance(kernel, DotProduct) and type(kernel) in (Linear, Polynomial, ReluNTK, ArcCosine)
+    if not known or kernel.homogeneity is None or not len(X):
+        return kernel
+    assert isinstance(kernel, DotProduct)
+    x = kernel.embedding(X[0].double(), torch.float64)(X.double())
+    size = (x * x).sum(1).mean().sqrt().item()
+    if not 0 < size < math.inf or 1 / ROOMY <= size <= ROOMY:
+        return kernel
+    changed, factor = copy.copy(kernel), 2.0 ** round(math.log2(size))
+    values = Scale(type(kernel).__name__, changed.bandwidth).values
+    changed.bandwidth = values * (factor * factor if values.ndim == 2 else factor)
+    return changed
+
+
+def magnification(given: Kernel, used: Kernel) -> float:
+    """The bandwidth of `used` over that of `given`, of which `in_range` made it; 1 where it made nothing."""
+    if not isinstance(given, DotProduct) or not isinstance(used, DotProduct) or given.homogeneity is None:
+        return 1.0
+    a, b = (Scale(type(kernel).__name__, kernel.bandwidth).values for kernel in (given, used))
+    ratio = (b.flatten()[0] / a.flatten()[0]).item()
+    return math.sqrt(ratio) if a.ndim == 2 else ratio

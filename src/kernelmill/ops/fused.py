@@ -45,8 +45,8 @@ GROWN = 2.0**SHIFT.value
 RUN = 2048  # rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions round
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
-# Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel that is not here, or a subclass of one that
-# is, is evaluated by plain torch.
+# Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel that is not here, or a subclass of one
+# that is, is evaluated by plain torch.
 PROFILES: dict[type[Kernel], Callable[[Any], tuple[str, float, int]]] = {
     Laplacian: lambda kernel: ("laplacian", 0.0, 0),
     Gaussian: lambda kernel: ("gaussian", 0.0, 0),
