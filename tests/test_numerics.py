@@ -308,7 +308,7 @@ def test_pegasos_with_its_defaults_is_near_the_least_objective_or_warns():
 
 
 def test_nytro_with_its_defaults_is_as_good_as_the_direct_solution():
-    X, y = images(600)
+    X, y = images(1000)
     Xt, yt = images(1000, seed=1)
     common = dict(kernel=Laplacian(8.0), n_centers=200, random_state=0)
     assert KernelClassifier(solver="nytro", **common).fit(X, y).score(Xt, yt) > KernelClassifier(**common).fit(X, y).score(Xt, yt) - 0.02

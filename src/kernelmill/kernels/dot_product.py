@@ -107,6 +107,9 @@ class ReluNTK(DotProduct):
             theta = theta.mul_(kappa0).add_(sigma)
         return theta.mul_(norms).div_(self.depth + 1)
 
+    def diagonal(self, A: Points) -> Tensor:
+        return A.sq.clone()  # a cosine of 1 − ε would be an angle of √ε
+
 
 @dataclass(eq=False)
 class ArcCosine(DotProduct):
@@ -133,6 +136,9 @@ class ArcCosine(DotProduct):
         angle = torch.acos(cos)
         value = 3 * torch.sin(angle) * cos + (math.pi - angle) * (1 + 2 * cos * cos)
         return value.div_(3 * math.pi) * norms * norms
+
+    def diagonal(self, A: Points) -> Tensor:
+        return A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)  # 0.5: the angle of a zero row counts as π/2
 
 
 ROOMY = 2.0**10  # norms of rows up to here, and down to one over it: K², its sums and its inverse stay far inside float32's range
