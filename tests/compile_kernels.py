@@ -43,7 +43,7 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
     form = Form(kernel, precision, 1.0)
     C = max(16, triton.next_power_of_2(c))
     shape = form.shape(D, C)
-    profile, _, order = kernel.profile_code()
+    profile, _, order = form.profile
     normalised = store != "float32" and not kernel.translation_invariant
     half, single = TYPES[precision], "*fp32"
     part = f"tensordesc<fp16[{shape.BM}, {shape.BN // shape.parts}]>"

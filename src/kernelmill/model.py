@@ -12,7 +12,7 @@ from .data import checksum
 from .distributed import Alone, Communicator, agree
 from .errors import InputError
 from .kernels import Kernel, Points
-from .ops import KernelProduct, frame
+from .ops import KernelProduct, frame, in_own_modes, own_modes
 from .planning import GPU_TILE_BYTES, TILE_BYTES
 from .solvers import Uncertainty
 
@@ -84,6 +84,10 @@ class KernelModel(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         if torch.compiler.is_exporting():
             return self._expression(X)
+        with own_modes():
+            return self._values(X)
+
+    def _values(self, X: Tensor) -> Tensor:
         K, Z = self.prepared()
         if self.comm.size > 1:  # rows that differ would add up to numbers that look right
             agree(self.comm, {"call": "predict", "rows to predict": str(tuple(X.shape)), "rows of X to predict": "#" + checksum(X)})
@@ -118,6 +122,7 @@ class KernelModel(nn.Module):
     def uncertainty(self) -> Uncertainty | None:
         return None if self.ridge is None else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
 
+    @in_own_modes()
     def std(self, X: Tensor) -> Tensor:
         """(r, c) standard deviation of the targets at X, noise included. Only a Gaussian process knows it."""
         known = self.uncertainty

@@ -62,7 +62,8 @@ class Profile(torch.autograd.Function):
 
 def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
     """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row. Leading axes are batches."""
-    L = torch.linalg.cholesky(K + torch.diag_embed(ridge + 1e-10 * K.shape[-1]))
+    size = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    L = torch.linalg.cholesky(K + torch.diag_embed(ridge + 1e-10 * K.shape[-1] * size))
     inverse = torch.cholesky_inverse(L)
     return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
 
@@ -103,12 +104,18 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate. `ratio` is p/n of the real run."""
+    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate. `ratio` is p/n of the real run.
+
+    A Gaussian process also asks how many targets a row stands for: `weight` is the mean weight, by which w was divided, and `scatter` (c,)
+    what their mean lost of Σ w y², for a row of w = 1.
+    """
 
     X: Tensor
     Y: Tensor
     w: Tensor
     ratio: float
+    weight: float = 1.0
+    scatter: Tensor | None = None
 
 
 def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
@@ -198,7 +205,7 @@ def _lowest(places: list[float], errors: list[float]) -> float:
     return places[i] + (0.5 * step * (a - c) / bend if bend > 0 and math.isfinite(bend) else 0.0)
 
 
-def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:
+def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: Tensor | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:
     """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the first rows of the sample.
 
     Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS rows stand for all.
@@ -234,7 +241,7 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
 
     def loss() -> Tensor:
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise) / len(X)
+        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise, sample.weight, sample.scatter) / len(X)
 
     minimise(loss, parameters, None, steps=40)
     if free and base is not None:
@@ -244,20 +251,35 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: float | None, sa
     return Choice(found, best if ridge is None else ridge, start.error)
 
 
-def elbo(K_ZZ: Tensor, K_XZ: Tensor, diagonal: Tensor, Y: Tensor, w: Tensor, lam: Tensor, noise: float | None = None) -> Tensor:
-    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ where the noise is given."""
-    n, p = K_XZ.shape
+def elbo(
+    K_ZZ: Tensor,
+    K_XZ: Tensor,
+    diagonal: Tensor,
+    Y: Tensor,
+    w: Tensor,
+    lam: Tensor,
+    noise: Tensor | float | None = None,
+    weight: float = 1.0,
+    scatter: Tensor | None = None,
+) -> Tensor:
+    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ where the noise is given.
+
+    A row of weight k is k targets with one and the same noise, whether or not they are equal: their mean is Y, and what it lost of Σ w y²
+    is `scatter`. λ is `lam` · `weight`, w being divided by that weight.
+    """
+    p = K_XZ.shape[1]
     L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
     Phi = torch.linalg.solve_triangular(L, K_XZ.T, upper=False).T
     root = w.sqrt()[:, None]
     B = (root * Phi).T @ (root * Phi) / lam + torch.eye(p, dtype=Phi.dtype, device=Phi.device)
     R = torch.linalg.cholesky(B)
     right = torch.linalg.solve_triangular(R, (root * Phi).T @ (root * Y), upper=False) / lam
-    quadratic = (w[:, None] * Y * Y).sum(0) / lam - (right * right).sum(0)  # yᵀ(Q + λ/w)⁻¹y of each output
-    logdet = 2 * R.diagonal().log().sum() + n * lam.log() - w.log().sum()
-    signal = quadratic / n if noise is None else torch.full_like(quadratic, noise) / lam
+    squares = (w[:, None] * Y * Y).sum(0) + (0.0 if scatter is None else w.sum() * scatter)
+    quadratic = squares / lam - (right * right).sum(0)  # yᵀ(Q + λ/w)⁻¹y of each output
+    count, true = w.sum() * weight, lam * weight
+    signal = quadratic / count if noise is None else torch.as_tensor(noise).to(quadratic) / true
     trace = (w * (diagonal - (Phi * Phi).sum(1))).sum() / lam
-    return -0.5 * (n * (2 * math.pi * signal).log() + logdet + quadratic / signal + trace).sum()
+    return -0.5 * (count * (2 * math.pi * true * signal).log() + 2 * R.diagonal().log().sum() + quadratic / signal + trace).sum()
 
 
 def _scales(X: Tensor) -> list[Tensor | None]:

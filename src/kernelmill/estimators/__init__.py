@@ -8,6 +8,7 @@ from typing import Any
 from ..checkpoint import load_model
 from ..distributed import Alone, join
 from ..errors import ModelFileError
+from ..ops import in_own_modes
 from ..planning import Plan, device_of
 from .base import KernelEstimator
 from .classifier import KernelClassifier
@@ -16,6 +17,7 @@ from .regressor import KernelRegressor
 ESTIMATORS: dict[str, Any] = {estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)}
 
 
+@in_own_modes()
 def load(folder: str | os.PathLike, kernel: Any = None, ranks: int | str = "auto") -> KernelClassifier | KernelRegressor:
     """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`.
 

@@ -20,6 +20,7 @@ from ..distributed import Alone, Communicator, agree, join, restarted, together
 from ..errors import InputError
 from ..export import write_onnx
 from ..model import KernelModel
+from ..ops import in_own_modes, own_modes
 from ..planning import Plan, device_of, is_auto, parse_bytes
 from ..runs import peek, seconds_of
 from .agreement import agree_on_settings
@@ -115,6 +116,7 @@ class KernelEstimator(BaseEstimator):
                 setattr(self, part, room.resolve(getattr(self, part)))
         return super().set_params(**params)
 
+    @in_own_modes()
     def add_centers(self, Z: Any) -> Any:
         """More centers for a fitted model: rows as `predict` takes them. Predictions stay as they are until `partial_fit`, or `fit` with
         warm_start=True, gives the new ones weights."""
@@ -320,7 +322,7 @@ class KernelEstimator(BaseEstimator):
         """A function of features, of whatever was given: an array at once, a table piece by piece."""
         check_is_fitted(self, "model_")
         encoder = getattr(self, "encoder_", None)
-        with torch.no_grad():
+        with own_modes():
             names = getattr(self, "feature_names_in_", None)
             if encoder is None and names is not None and hasattr(X, "iloc") and to_open(X) and set(names) <= set(X.columns):
                 X = X[list(names)]  # a frame with more columns than the model was trained on

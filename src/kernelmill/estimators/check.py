@@ -69,8 +69,7 @@ def check(model: KernelModel, units: Units, expected: float, held: tuple[Tensor,
 def other_ways(estimator: KernelEstimator) -> Iterator[KernelEstimator]:
     """The same fit with a larger ridge, and by an exact solution in float64, where they are the library's to choose. Kernel and ridge
     are those that were chosen."""
-    fixed = not is_auto(estimator.solver) or not is_auto(estimator.epochs) or not is_auto(estimator.precision)
-    if fixed or estimator.checkpoint is not None or estimator._comm.size > 1:
+    if not is_auto(estimator.solver) or not is_auto(estimator.epochs) or not _may_repeat(estimator):
         return
     plan, model = estimator.plan_, estimator.model_
     again = copy(estimator)
@@ -85,6 +84,20 @@ def other_ways(estimator: KernelEstimator) -> Iterator[KernelEstimator]:
         exact = copy(again)
         exact.solver, exact.precision, exact.n_centers, exact.ridge = solvers.Falkon(), "float64", p, max(estimator.ridge_, 1e-8)
         yield exact
+
+
+def in_float64(estimator: KernelEstimator) -> KernelEstimator | None:
+    """The same fit where numbers cannot leave the range of float32, if the precision is the library's to choose."""
+    if not _may_repeat(estimator):
+        return None
+    wide = copy(estimator)
+    wide.precision = "float64"
+    return wide
+
+
+def _may_repeat(estimator: KernelEstimator) -> bool:
+    """A stored run is what it is, and ranks would have to agree."""
+    return is_auto(estimator.precision) and estimator.checkpoint is None and estimator._comm.size == 1
 
 
 def adopt(estimator: KernelEstimator, other: KernelEstimator) -> None:

@@ -17,6 +17,7 @@ from ..calibration import Calibration, calibrate, fit_calibration
 from ..data.kinds import of_array, places
 from ..distributed import together
 from ..errors import InputError
+from ..ops import in_own_modes
 from ..tuning import CHECK_ROWS, loo_residuals
 from .base import KernelEstimator
 from .partial import go_on
@@ -92,12 +93,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         )
         self.class_weight = class_weight
 
+    @in_own_modes(gradients=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
         if by_processes(self, X, y, sample_weight):
             return self
         return self._fit_classes(X, y, sample_weight, None)
 
+    @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on more rows, without those before. The first call fits, with all labels in `classes`, and chooses kernel and centers among
         its rows, the later ones go on from there. Give each some thousand rows."""
@@ -222,7 +225,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         centered = targets - self.model_.intercept.cpu().double()
         X = X.cpu().double()
         try:
-            residual = loo_residuals(self.model_.kernel(X), centered, max(self.ridge_, 1e-8 * w.mean().item()) / w)
+            K = self.model_.kernel(X)
+            residual = loo_residuals(K, centered, max(self.ridge_, 1e-8 * w.mean().item() * K.diagonal().mean().item()) / w)
         except torch.linalg.LinAlgError:
             return Calibration.none(c)
         return calibrate(targets - residual, targets, w, shares)

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..distributed import together
 from ..errors import InputError
+from ..ops import in_own_modes
 from .base import KernelEstimator
 from .partial import go_on
-from .rows import MERGE_ROWS, merge, on_host, split_rows, too_large, units_of
+from .rows import MERGE_ROWS, merge, on_host, split_rows, squares, too_large, units_of
 from .tables import in_seconds
 from .training import train
 from .workers import by_processes
@@ -43,7 +44,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
     validation_fraction : rows held out of training to score each epoch
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for
-        solvers whose regularisation that is (NYTRO, 20 steps)
+        solvers whose regularisation that is (NYTRO, 50 steps)
     callbacks : one callable or a list; each gets every Event, and returning True stops the fit
     ranks : processes that share the centers. "auto": all of a torchrun job; else this one, or one for each GPU of the machine where that is
         predicted to save half a minute. A number starts so many here; 1 is this process alone
@@ -62,6 +63,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     n_outputs_: int
     y_ndim_: int
 
+    @in_own_modes(gradients=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
 
@@ -84,12 +86,15 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
         units = units_of(Y, w, keep)
         if len(keep) <= MERGE_ROWS:
+            before = squares(Y[keep], w[keep], units)
             X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            train(self, X, Y, w, units, None, held, None, first_chunk)
+            scatter = (before - squares(Y, w, units)).clamp(min=0)
+            train(self, X, Y, w, units._replace(scatter=scatter), None, held, None, first_chunk)
         else:
             train(self, X, Y, w, units, None, held, None if len(keep) == len(X) else keep, first_chunk)
         return self
 
+    @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
         go on from there. Give each some thousand rows."""

@@ -16,10 +16,14 @@ MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of thei
 
 
 class Units(NamedTuple):
-    """What is taken off the targets, and what they are then divided by, (c,) each: a solver sees numbers of mean 0 and deviation 1."""
+    """What is taken off the targets, and what they are then divided by, (c,) each: a solver sees numbers of mean 0 and deviation 1.
+
+    `scatter` is what merging rows of the same X took off Σ w y², in these units; None where nothing was merged.
+    """
 
     mean: Tensor
     scale: Tensor
+    scatter: Tensor | None = None
 
     @classmethod
     def of(cls, mean: Tensor) -> Units:
@@ -108,6 +112,11 @@ def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
     total = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64).index_add_(0, group, w[:, None] * Y.double())
     return torch.from_numpy(unique), total / weight[:, None], weight
+
+
+def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
+    """(c,) Σ w y² of targets in their units: merging rows takes off it how much the targets of equal rows differ."""
+    return (w[:, None].double() * ((Y.double() - units.mean) / units.scale) ** 2).sum(0)
 
 
 def refuse_sparse(X: Any) -> None:

@@ -24,12 +24,23 @@ from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
-from ..planning import Plan, device_of, direct_is_instant, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
+from ..planning import (
+    Plan,
+    device_of,
+    direct_is_instant,
+    fine_precision,
+    is_auto,
+    parse_bytes,
+    precision_for,
+    precision_of,
+    tile_bytes,
+    whole,
+)
 from ..rates import Network, connection, measure
 from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
 from .agreement import agree_on_data, prints, seed_of
-from .check import DOUBT, WORSE, Check, adopt, check, other_ways, warn_of
+from .check import DOUBT, WORSE, Check, adopt, check, in_float64, other_ways, warn_of
 from .equations import equations, exact
 from .rows import Units, constant_features
 from .watch import Watch
@@ -64,18 +75,27 @@ def train(
     rest = X, y, w, units, labels, held, keep
     if estimator.checkpoint is None:
         with ends.listening():
-            return _verified(estimator, _train(estimator, *rest, None, ends, first_chunk), lambda other: _train(other, *rest, None, ends))
+            once = partial(_train, estimator, *rest, None, ends, first_chunk)
+            return _verified(estimator, once, lambda other: _train(other, *rest, None, ends))
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     run.data = {**seed_of(estimator), **data}
     try:
         with run.listening(), ends.listening():
-            return _verified(estimator, _train(estimator, *rest, run, ends, first_chunk), lambda other: None)
+            return _verified(estimator, partial(_train, estimator, *rest, run, ends, first_chunk), lambda other: None)
     finally:
         run.close()
 
 
-def _verified(estimator: KernelEstimator, found: Check | None, again: Callable[[KernelEstimator], Check | None]) -> None:
+def _verified(estimator: KernelEstimator, once: Callable[[], Check | None], again: Callable[[KernelEstimator], Check | None]) -> None:
     """Keep the best of the ways to train where the first one did worse than tuning promised; warn where none did as well."""
+    try:
+        found = once()
+    except solvers.NotFinite:
+        other = in_float64(estimator)
+        if other is None:
+            raise
+        found = again(other)
+        adopt(estimator, other)
     if found is None or found.within(DOUBT):
         return
     for other in other_ways(estimator):
@@ -147,6 +167,8 @@ def _train(
         seed=seed,
         epochs=0 if is_auto(estimator.epochs) else int(estimator.epochs),  # type: ignore[arg-type]
         ridge=1.0 if is_auto(estimator.ridge) else _given_ridge(estimator) / scale,  # where one will be chosen, it is above 0
+        weight=scale,
+        scatter=None if units.scatter is None else units.scatter.tolist(),
         tile_bytes=tile,
         budget=budget,
         ranks=comm.size,
@@ -198,12 +220,15 @@ def _train(
         estimator._fitted_with = {name: repr(getattr(estimator, name)) for name in ("kernel", "n_centers", "centers")}
         drawn = torch.Generator().manual_seed(seed)
         codes = labels if labels is None or keep is None else labels[keep]
-        tell = partial(_choose, estimator, source, scale, p, solver, every_row, warm, own, budget, drawn, codes)
+        tell = partial(_choose, estimator, source, scale, p, solver, every_row, warm, own, budget, drawn, codes, units)
         kernel, ridge, expected = _agreed(estimator, comm, tell)
     kernel.validate(d)
     if not before and warm is None and own is None:
         # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
         kernel = kernel.blind_to(comm.same(lambda: constant_features(source)))
+    own_kernel = warm.kernel if warm is not None else given or kernel
+    factor = kernels.magnification(own_kernel, kernel)
+    unit = factor ** (2 * (kernel.homogeneity or 0))  # K of the user's kernel is this times K of the one that is trained with
     clock.append(time.perf_counter())
     if before:
         Z, order, every_row = before.get("dealt", before)["Z"], before["order"], before["every_row"]
@@ -228,7 +253,11 @@ def _train(
 
     if stored and not before:
         ridge = stored.ridge
-    plan = stored or solvers.predicted(solver, replace(base, every_row=every_row, ridge=ridge))
+    base = replace(base, every_row=every_row, ridge=ridge)
+    plan = stored or solvers.predicted(solver, base)
+    if not stored:  # the bandwidth, which says how far apart rows are, is known only now
+        precision = comm.same(lambda: precision_for(estimator.precision, plan, kernel, Z, source.some(512).X))
+        plan = plan if precision == plan.precision else solvers.predicted(solver, replace(base, precision=precision))
     log.info("%s", plan_line(plan))
     if plan.bytes > budget:
         warn(
@@ -257,7 +286,8 @@ def _train(
         watch.restore(run.saved["watch"], run.saved.get("dealt", {}), device)
         log.info("going on after %d epochs and %d rows of %s", state.epoch, state.position, run.folder)
     elif warm is not None and solver.name != "direct":
-        alpha = warm.alpha if order is None else warm.alpha[order.to(warm.alpha.device)]
+        alpha = warm.alpha * unit
+        alpha = alpha if order is None else alpha[order.to(alpha.device)]
         alpha = ((alpha if dealt else alpha[shard(team)]).to(device) / units.scale.to(device)).to(plan.torch_dtype)
         state = solvers.State(plan, alpha, torch.zeros_like(alpha))
     if not (run and run.saved and run.saved["finished"] and state):
@@ -265,12 +295,12 @@ def _train(
         solve = partial(solver.solve, kernel, rows, Z, plan, team, generator, watch, state)
         state = solve() if team.size == comm.size else _by_one(comm, solve, watch)
 
-    alpha = watch.in_units(watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype)
+    alpha = watch.in_units((watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype))
     if order is not None and team.size == 1:
         back = torch.argsort(order)
         alpha, Z = alpha[back.to(alpha.device)], Z[back.to(Z.device)]
-    estimator.model_ = watch.model(alpha, Z.to(alpha.device), state)
-    estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale
+    estimator.model_ = watch.model(alpha, Z.to(alpha.device), state, kernel if factor == 1 else own_kernel, unit)
+    estimator.plan_, estimator.history_, estimator.ridge_ = state.plan, watch.history, ridge * scale * unit
     clock.append(time.perf_counter())
     estimator.timings_ = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
     estimator._keep_encoder()
@@ -379,12 +409,17 @@ def _warm(estimator: KernelEstimator, d: int, c: int) -> KernelModel | None:
     return model
 
 
-def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, warm, own, budget, generator, codes) -> Chosen:
+def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, warm, own, budget, generator, codes, units) -> Chosen:
     """The kernel with its bandwidth, and the ridge over the mean weight: the user's, the warm model's, or tuned on a subsample."""
     given = None if is_auto(estimator.ridge) else _given_ridge(estimator)
+    weight = scale
+    own_kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel).owned()
+    own_kernel = kernel = own_kernel if warm is None else warm.kernel
+    if isinstance(kernel, Kernel) and kernel.homogeneity is not None:
+        kernel = kernels.in_range(kernel, source.some(512).X)
+        scale *= kernels.magnification(own_kernel, kernel) ** (2 * (kernel.homogeneity or 0))
     if warm is not None:
-        return warm.kernel, (estimator.ridge_ if given is None else float(given)) / scale, None
-    kernel: Any = "auto" if is_auto(estimator.kernel) else kernels.resolve(estimator.kernel).owned()
+        return kernel, (estimator.ridge_ if given is None else float(given)) / scale, None
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
     free = given is None and solver.needs_ridge
     ridge = None if free else float(given or 0.0) / scale
@@ -402,11 +437,12 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
     batch = source.take(rows)
     X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
     w = w * stands_for.to(w)
-    sample = tuning.Sample(X, Y, w, ratio)
+    sample = tuning.Sample(X, Y, w, ratio, weight, None if units.scatter is None else (units.scatter / (n * weight)).to(X))
     if given is None and ratio == 1:
         ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
     if solver.criterion == "elbo":
-        choice = tuning.tune_elbo(kernel, ridge, solver.noise, sample, p, None if own is None else own.to(sample.X))
+        noise = None if solver.noise is None else (solver.noise / units.scale**2).to(X)
+        choice = tuning.tune_elbo(kernel, ridge, noise, sample, p, None if own is None else own.to(sample.X))
     else:
         choice = tuning.tune(kernel, ridge, sample)
         if unset and p > tuning.LARGE:

@@ -92,18 +92,28 @@ class Watch:
         self._best_score, self._waited = kept["best_score"], kept["waited"]
 
     def in_units(self, alpha: Tensor) -> Tensor:
-        """A solver's weights as the model's: in the units of the targets."""
+        """A solver's weights as the model's: in the units of the targets. In float64 where float32 has no room for these."""
         scale = self._units.scale.to(alpha.device)
-        return alpha if bool((scale == 1).all()) else alpha * scale
+        if bool((scale == 1).all()):
+            return alpha
+        room = bool(((scale > 1e-25) & (scale < 1e25)).all())
+        return (alpha.double() * scale.double()).to(alpha.dtype if room else torch.float64)
 
-    def model(self, alpha: Tensor, Z: Tensor, state: State | None = None) -> KernelModel:
-        """The model of these weights. What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing."""
+    def model(self, alpha: Tensor, Z: Tensor, state: State | None = None, kernel: Kernel | None = None, unit: float = 1.0) -> KernelModel:
+        """The model of these weights. What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing.
+
+        `kernel`, where it is not the one that was trained with, is `unit` times that one.
+        """
         plan, known, scale = self._plan if state is None else state.plan, None, self._units.scale.to(alpha.device)
         if state is not None and state.uncertainty is not None:
-            known = replace(state.uncertainty, signal=state.uncertainty.signal * scale**2, noise=state.uncertainty.noise * scale**2)
-        sizes = self._plan.tile_bytes, plan.precision, known
+            known = state.uncertainty.times(unit)
+            known = replace(known, signal=known.signal * scale**2, noise=known.noise * scale**2)
+        precision = plan.precision
+        if unit != 1:  # back to the user's own units, which only float64 has room for
+            alpha, precision = alpha.double() / unit, "float64"
+        sizes = self._plan.tile_bytes, precision, known
         mean = self._units.mean.to(alpha.device)
-        return KernelModel(self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
+        return KernelModel(kernel or self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held

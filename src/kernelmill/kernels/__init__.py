@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import InputError, one_of
 from .base import Custom, Kernel, Points, Scale, positive, shrunk_norms
-from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK
+from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK, in_range, magnification
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
 
 NAMED: dict[str, type[Kernel]] = {
@@ -58,6 +58,8 @@ __all__ = [
     "RationalQuadratic",
     "ReluNTK",
     "Scale",
+    "in_range",
+    "magnification",
     "positive",
     "resolve",
     "shrunk_norms",

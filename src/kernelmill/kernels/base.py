@@ -46,6 +46,7 @@ class Kernel(Settings):
 
     name: str = ""
     translation_invariant = False
+    homogeneity: int | None = None  # k where K(sx, sz) = s^(2k) K(x, z) for every s > 0
 
     def owned(self) -> Self:
         """A copy that shares no array with this one: what a model keeps, whatever its user does to the kernel afterwards."""
@@ -75,10 +76,6 @@ class Kernel(Settings):
     def points(self, x: Tensor) -> Points:
         return Points(x, self.squares(x))
 
-    def profile_code(self) -> tuple[str, float, int]:
-        """(profile, its number, its order) as ops/fused.py spells it; for the kernels of this room only, not for subclasses of them."""
-        return self.name, 0.0, 0
-
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         """K(A, B), written into `out` where one is given."""
         raise NotImplementedError
@@ -88,14 +85,16 @@ class Kernel(Settings):
         raise NotImplementedError
 
     def __call__(self, A, B=None) -> Tensor:
-        """The dense K(A, B) for small arrays, in their own precision."""
+        """The dense K(A, B) for small arrays: computed in float64, and given in their own precision where its range holds K."""
         A = torch.as_tensor(A)
         B = A if B is None else torch.as_tensor(B)
         dtype = torch.promote_types(A.dtype, B.dtype)
         dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
         self.validate(A.shape[1])
-        embed = self.embedding(B.double().mean(0), dtype)
-        return self.evaluate(self.points(embed(A)), self.points(embed(B)))
+        embed = self.embedding(B.double().mean(0), torch.float64)
+        K = self.evaluate(self.points(embed(A)), self.points(embed(B)))
+        largest = K.detach().abs().max().item() if K.numel() else 0.0
+        return K.to(dtype) if largest == 0 or torch.finfo(dtype).tiny <= largest <= torch.finfo(dtype).max else K
 
 
 def positive(owner: str, name: str, value: Any, allow_zero: bool = False) -> float:

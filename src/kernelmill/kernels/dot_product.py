@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Linear(DotProduct):
     """x·z."""
 
     name = "linear"
+    homogeneity = 1
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot
@@ -57,14 +59,15 @@ class Polynomial(DotProduct):
     constant: float = 1.0
     name = "polynomial"
 
+    @property
+    def homogeneity(self) -> int | None:  # type: ignore[override]
+        return None if self.constant else int(self.degree)
+
     def validate(self, d: int) -> None:
         super().validate(d)
         positive("Polynomial", "constant", self.constant, allow_zero=True)
         if self.degree != int(self.degree) or self.degree < 1:
             raise InputError(f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or more.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, float(self.constant), int(self.degree)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot.add_(self.constant).pow_(int(self.degree))
@@ -72,8 +75,8 @@ class Polynomial(DotProduct):
 
 def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
     """(‖x‖‖z‖, cos of the angle); the cosine of a zero row is 0, never NaN."""
-    norms = (sq_a * sq_b).sqrt()
-    return norms, (dot / norms.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
+    norms = sq_a.sqrt() * sq_b.sqrt()  # √(‖x‖²‖z‖²) would leave float32's range where ‖x‖ is 1e10
+    return norms, torch.where(norms > 0, dot / norms, 0.0).clamp_(-1, 1)
 
 
 def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,14 +92,12 @@ class ReluNTK(DotProduct):
 
     depth: int = 2
     name = "relu_ntk"
+    homogeneity = 1
 
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.depth != int(self.depth) or self.depth < 1:
             raise InputError(f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, 0.0, int(self.depth)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, sigma = _angle(dot, sq_a, sq_b)
@@ -106,6 +107,9 @@ class ReluNTK(DotProduct):
             theta = theta.mul_(kappa0).add_(sigma)
         return theta.mul_(norms).div_(self.depth + 1)
 
+    def diagonal(self, A: Points) -> Tensor:
+        return A.sq.clone()  # a cosine of 1 − ε would be an angle of √ε
+
 
 @dataclass(eq=False)
 class ArcCosine(DotProduct):
@@ -114,13 +118,14 @@ class ArcCosine(DotProduct):
     order: int = 1
     name = "arc_cosine"
 
+    @property
+    def homogeneity(self) -> int:  # type: ignore[override]
+        return self.order
+
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.order not in (0, 1, 2):
             raise InputError(f"ArcCosine: order={self.order!r} was given, expected 0, 1 or 2.")
-
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, 0.0, int(self.order)
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, cos = _angle(dot, sq_a, sq_b)
@@ -131,3 +136,36 @@ class ArcCosine(DotProduct):
         angle = torch.acos(cos)
         value = 3 * torch.sin(angle) * cos + (math.pi - angle) * (1 + 2 * cos * cos)
         return value.div_(3 * math.pi) * norms * norms
+
+    def diagonal(self, A: Points) -> Tensor:
+        return A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)  # 0.5: the angle of a zero row counts as π/2
+
+
+ROOMY = 2.0**10  # norms of rows up to here, and down to one over it: K², its sums and its inverse stay far inside float32's range
+
+
+def in_range(kernel: Kernel, X: Tensor) -> Kernel:
+    """A homogeneous kernel in units of the rows X: its bandwidth times the power of two that brings their norms near 1, where they are far
+    from it. K is the same but for one factor, which `magnification` gives back, so that the scale of the features drops out."""
+    # A subclass may have a profile of its own.
+    known = isinstance(kernel, DotProduct) and type(kernel) in (Linear, Polynomial, ReluNTK, ArcCosine)
+    if not known or kernel.homogeneity is None or not len(X):
+        return kernel
+    assert isinstance(kernel, DotProduct)
+    x = kernel.embedding(X[0].double(), torch.float64)(X.double())
+    size = (x * x).sum(1).mean().sqrt().item()
+    if not 0 < size < math.inf or 1 / ROOMY <= size <= ROOMY:
+        return kernel
+    changed, factor = copy.copy(kernel), 2.0 ** round(math.log2(size))
+    values = Scale(type(kernel).__name__, changed.bandwidth).values
+    changed.bandwidth = values * (factor * factor if values.ndim == 2 else factor)
+    return changed
+
+
+def magnification(given: Kernel, used: Kernel) -> float:
+    """The bandwidth of `used` over that of `given`, of which `in_range` made it; 1 where it made nothing."""
+    if not isinstance(given, DotProduct) or not isinstance(used, DotProduct) or given.homogeneity is None:
+        return 1.0
+    a, b = (Scale(type(kernel).__name__, kernel.bandwidth).values for kernel in (given, used))
+    ratio = (b.flatten()[0] / a.flatten()[0]).item()
+    return math.sqrt(ratio) if a.ndim == 2 else ratio

@@ -93,9 +93,6 @@ class Matern(Radial):
         if self.nu not in (0.5, 1.5, 2.5):
             raise InputError(f"Matern: nu={self.nu!r} was given, expected 0.5, 1.5 or 2.5; or see GeneralisedExponential.")
 
-    def profile_code(self) -> tuple[str, float, int]:
-        return ("laplacian", 0.0, 0) if self.nu == 0.5 else (self.name, 0.0, int(2 * self.nu))
-
     def profile(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt_().mul_(math.sqrt(2 * self.nu))
         decay = torch.exp(-r)
@@ -118,9 +115,6 @@ class GeneralisedExponential(Radial):
         if positive("GeneralisedExponential", "gamma", self.gamma) > 2:
             raise InputError(f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2; above 2 it is no kernel.")
 
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, float(self.gamma), 0
-
     def profile(self, sq_dist: Tensor) -> Tensor:
         return sq_dist.pow_(self.gamma / 2).neg_().exp_()
 
@@ -136,8 +130,6 @@ class RationalQuadratic(Radial):
         super().validate(d)
         positive("RationalQuadratic", "shape", self.shape)
 
-    def profile_code(self) -> tuple[str, float, int]:
-        return self.name, float(self.shape), 0
-
     def profile(self, sq_dist: Tensor) -> Tensor:
-        return sq_dist.div_(2 * self.shape).add_(1).pow_(-self.shape)
+        # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the digits that 1 + r²/(2a) rounds off.
+        return sq_dist.div_(2 * self.shape).log1p_().mul_(-self.shape).exp_()

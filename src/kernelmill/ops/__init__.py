@@ -1,5 +1,18 @@
 """K(A, B) @ v without holding K: tiles from a byte budget in plain torch, and one fused Triton kernel where there is a GPU."""
 
-from .product import PRECISIONS, SMALLEST_TILE, KernelProduct, Recomputed, frame, fuses, on_chip, transposed_product
+from .modes import in_own_modes, own_modes
+from .product import PRECISIONS, SMALLEST_TILE, KernelProduct, Recomputed, distortion, frame, fuses, on_chip, transposed_product
 
-__all__ = ["PRECISIONS", "SMALLEST_TILE", "KernelProduct", "Recomputed", "frame", "fuses", "on_chip", "transposed_product"]
+__all__ = [
+    "PRECISIONS",
+    "SMALLEST_TILE",
+    "KernelProduct",
+    "Recomputed",
+    "distortion",
+    "frame",
+    "fuses",
+    "in_own_modes",
+    "on_chip",
+    "own_modes",
+    "transposed_product",
+]

@@ -12,6 +12,7 @@ constants.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,20 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..kernels import NAMED, Kernel, Points, Radial
+from ..kernels import (
+    ArcCosine,
+    Gaussian,
+    GeneralisedExponential,
+    Kernel,
+    Laplacian,
+    Linear,
+    Matern,
+    Points,
+    Polynomial,
+    Radial,
+    RationalQuadratic,
+    ReluNTK,
+)
 from .triton_kernels import SHIFT, block_product, norms, split_columns
 
 log = logging.getLogger("kernelmill")
@@ -30,6 +44,20 @@ log = logging.getLogger("kernelmill")
 GROWN = 2.0**SHIFT.value
 RUN = 2048  # rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions round
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
+
+# Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel that is not here, or a subclass of one
+# that is, is evaluated by plain torch.
+PROFILES: dict[type[Kernel], Callable[[Any], tuple[str, float, int]]] = {
+    Laplacian: lambda kernel: ("laplacian", 0.0, 0),
+    Gaussian: lambda kernel: ("gaussian", 0.0, 0),
+    Matern: lambda kernel: ("laplacian", 0.0, 0) if kernel.nu == 0.5 else ("matern", 0.0, int(2 * kernel.nu)),
+    GeneralisedExponential: lambda kernel: ("generalised_exponential", float(kernel.gamma), 0),
+    RationalQuadratic: lambda kernel: ("rational_quadratic", float(kernel.shape), 0),
+    Linear: lambda kernel: ("linear", 0.0, 0),
+    Polynomial: lambda kernel: ("polynomial", float(kernel.constant), int(kernel.degree)),
+    ReluNTK: lambda kernel: ("relu_ntk", 0.0, int(kernel.depth)),
+    ArcCosine: lambda kernel: ("arc_cosine", 0.0, int(kernel.order)),
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,10 @@ class Form:
     kernel: Kernel
     precision: str
     scale: float
+
+    @property
+    def profile(self) -> tuple[str, float, int]:
+        return PROFILES[type(self.kernel)](self.kernel)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -134,8 +166,8 @@ class Form:
 
 
 def form_of(kernel: Kernel, precision: str, scale: float) -> Form | None:
-    """The fused form of a kernel, or None where plain torch has to do: a kernel of the user's own, or float64."""
-    return Form(kernel, precision, scale) if type(kernel) in NAMED.values() and precision != "float64" else None
+    """The fused form of a kernel, or None where plain torch has to do: a kernel without a profile here, or float64."""
+    return Form(kernel, precision, scale) if type(kernel) in PROFILES and precision != "float64" else None
 
 
 @lru_cache
@@ -199,7 +231,7 @@ def _launch(
     k_high, k_low = K, None
     if high is not None and low is not None:
         k_high, k_low = (TensorDescriptor.from_tensor(part, [shape.BM, shape.BN // shape.parts]) for part in (high, low))
-    profile, number, order = form.kernel.profile_code()
+    profile, number, order = form.profile
     with _on(A.x):
         block_product[(row_tiles * cut,)](
             a, b, A.sq.contiguous(), B.sq.contiguous(), norm_a, norm_b, parts, back,

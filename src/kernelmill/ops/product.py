@@ -31,6 +31,8 @@ PRECISIONS = ["float16", "bfloat16", "tf32", "float32", "float64"]
 CHUNK = 16 << 20  # numbers embedded at a time: their float32 copies must be small beside the features that are kept
 TILE_ROWS = 2048  # rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the bytes of the tile
 SMALLEST_TILE = 1 << 16
+LARGEST = 1e-3 * torch.finfo(torch.float32).max ** 0.5  # of K, whose squares are summed up
+SAMPLE = 512  # rows from which it is told what a precision does to K
 
 
 def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda part: part) -> tuple[Tensor, float]:
@@ -47,6 +49,28 @@ def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda 
     return origin, math.sqrt(max((total(square) / (count * max(1, Z.shape[1]))).item(), 0.0))
 
 
+def distortion(kernel: Kernel, Z: Tensor, X: Tensor, precision: str, device: torch.device, tile_bytes: int) -> tuple[float, float]:
+    """By how much rounding to `precision` changes K: the largest ‖K̃(x,Z') − K(x,Z')‖ / ‖K(x,Z')‖ of rows x, and their largest norm.
+
+    Z' are the SAMPLE centers farthest from the mean, where r² = ‖a‖² + ‖b‖² − 2a·b loses most, and as many others; x is any of them, or
+    of X. A row that is far from all others is told apart from them whatever its norm: it does not count. Infinite where squares of K
+    leave the range of the sums.
+    """
+    origin, spread = frame(kernel, Z)
+    embed, step = kernel.embedding(origin, torch.float64), max(1, CHUNK // max(1, Z.shape[1]))
+    reach = torch.cat([embed(Z[i : i + step]).norm(dim=1) for i in range(0, len(Z), step)])
+    some = torch.linspace(0, len(Z) - 1, min(len(Z), SAMPLE), device=Z.device).round().long()
+    Z = Z[torch.unique(torch.cat([reach.topk(min(len(Z), SAMPLE)).indices, some]))]
+    X = torch.cat([Z, X.to(Z)])
+    near, true = (
+        (K := KernelProduct(kernel, origin, each, device, tile_bytes, spread)).dense(K.points(X), K.points(Z)).double()
+        for each in (precision, "float64")
+    )
+    moved = torch.linalg.vector_norm(near - true, dim=1) / torch.linalg.vector_norm(true, dim=1).clamp(min=torch.finfo(true.dtype).tiny)
+    fits = near.abs().max().item() < LARGEST  # False for NaN too
+    return moved.max().item() if fits else math.inf, reach.max().item()
+
+
 def power_of_two(spread: float, largest: float = 2.0**100) -> float:
     """The scale that brings a root mean square of `spread` near 1: float16 then has room for features 60,000 times larger, and keeps all
     digits of those 10,000 times smaller."""
@@ -54,7 +78,7 @@ def power_of_two(spread: float, largest: float = 2.0**100) -> float:
 
 
 def fuses(kernel: Kernel) -> bool:
-    """Whether there is a fused kernel for this one: Triton is installed, and the kernel is one of this library's own."""
+    """Whether there is a fused kernel for this one: Triton is installed, and the fused room has its profile."""
     return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
 
 

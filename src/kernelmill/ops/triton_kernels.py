@@ -29,20 +29,29 @@ def _relu_step(cos):
 
 
 @triton.jit
+def _log2_1p(x):
+    """log2(1 + x), x ≥ 0, to float32's digits relatively: below 1/2 by the series of 2 artanh(x / (2 + x)), since 1 + x rounds x."""
+    s = x / (2 + x)
+    q = s * s
+    series = 2 * LOG2E * s * (1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9)))))
+    return tl.where(x < 0.5, series, tl.log2(1 + x))
+
+
+@triton.jit
 def _values(dot, sq_a, sq_b, unit, number, shift, PROFILE: tl.constexpr, ORDER: tl.constexpr):
     """2^shift · K from dot products and squared norms of features; `unit` takes squares of features to squares of bandwidths."""
     grown = tl.exp2(shift)
     if PROFILE == "linear":
         return dot * (unit * grown)
-    if PROFILE == "polynomial":
+    elif PROFILE == "polynomial":
         base = dot * unit + number
         power = base * grown
         for _ in tl.static_range(ORDER - 1):
             power *= base
         return power
-    if PROFILE == "arc_cosine" or PROFILE == "relu_ntk":
+    elif PROFILE == "arc_cosine" or PROFILE == "relu_ntk":
         norms = tl.sqrt(sq_a)[:, None] * tl.sqrt(sq_b)[None, :]
-        cos = tl.minimum(tl.maximum(dot / tl.maximum(norms, 1e-37), -1.0), 1.0)
+        cos = tl.minimum(tl.maximum(tl.where(norms > 0, dot / norms, 0.0), -1.0), 1.0)
         norms *= unit
         if PROFILE == "relu_ntk":
             theta = cos
@@ -58,19 +67,27 @@ def _values(dot, sq_a, sq_b, unit, number, shift, PROFILE: tl.constexpr, ORDER: 
             return kappa1 * norms * grown
         sine = tl.sqrt(tl.maximum(1 - cos * cos, 0.0))
         return (3 * sine * cos + (PI - _acos(cos)) * (1 + 2 * cos * cos)) * norms * norms * (grown / (3 * PI))
-    sq_dist = tl.maximum((sq_a[:, None] + sq_b[None, :]) - 2 * dot, 0.0)
+    else:
+        return _radial(tl.maximum((sq_a[:, None] + sq_b[None, :]) - 2 * dot, 0.0), unit, number, shift, PROFILE, ORDER)
+
+
+@triton.jit
+def _radial(sq_dist, unit, number, shift, PROFILE: tl.constexpr, ORDER: tl.constexpr):
     if PROFILE == "gaussian":
         return tl.exp2(sq_dist * (-0.5 * LOG2E * unit) + shift)
-    if PROFILE == "rational_quadratic":
-        return tl.exp2(-number * tl.log2(1 + sq_dist * (unit / (2 * number))) + shift)
-    if PROFILE == "generalised_exponential":  # r^γ, with 0^γ = 0: log2(0) = −∞
+    elif PROFILE == "rational_quadratic":
+        return tl.exp2(-number * _log2_1p(sq_dist * (unit / (2 * number))) + shift)
+    elif PROFILE == "generalised_exponential":  # r^γ, with 0^γ = 0: log2(0) = −∞
         return tl.exp2(tl.exp2(tl.log2(sq_dist * unit) * (0.5 * number)) * -LOG2E + shift)
-    if PROFILE == "laplacian":
+    elif PROFILE == "laplacian":
         return tl.exp2(tl.sqrt(sq_dist) * (-LOG2E * tl.sqrt(unit)) + shift)
-    r = tl.sqrt(sq_dist) * tl.sqrt(unit * ORDER)  # matern, ORDER = 2ν
-    if ORDER == 3:
-        return (1 + r) * tl.exp2(r * -LOG2E + shift)
-    return (1 + r + r * r / 3) * tl.exp2(r * -LOG2E + shift)
+    elif PROFILE == "matern" and (ORDER == 3 or ORDER == 5):  # ORDER = 2ν
+        r = tl.sqrt(sq_dist) * tl.sqrt(unit * ORDER)
+        if ORDER == 3:
+            return (1 + r) * tl.exp2(r * -LOG2E + shift)
+        return (1 + r + r * r / 3) * tl.exp2(r * -LOG2E + shift)
+    else:
+        tl.static_assert(False, "fused.PROFILES names a profile that has no branch here")
 
 
 @triton.jit

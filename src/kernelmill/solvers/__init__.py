@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import InputError, one_of
 from .askotch import ASkotch
 from .auto import EXACT, Candidate, Forecast, affordable, forecast, plan, predicted, seconds
-from .base import Event, OnEvent, Solver, State, Uncertainty
+from .base import Event, NotFinite, OnEvent, Solver, State, Uncertainty
 from .direct import Direct
 from .eigenpro1 import EigenPro1
 from .eigenpro2 import EigenPro2
@@ -58,6 +58,7 @@ __all__ = [
     "Event",
     "Falkon",
     "NAMED",
+    "NotFinite",
     "OnEvent",
     "Solver",
     "State",

@@ -21,13 +21,16 @@ from .base import OnEvent, Reporter, Solver, State, alone
 from .setup import product
 
 EPOCHS = 20
+FAR = 0.2  # of the targets: residuals above it are worth a warning
 POWER_ITERATIONS = 10
 LEAST = 1e-4  # of λ/ρ: the contraction that is hoped for where the ridge promises none
 
 
 @dataclass(eq=False)
 class ASkotch(Solver):
-    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation. An epoch evaluates n² kernel values."""
+    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation. An epoch evaluates n² kernel values.
+
+    Where no number of epochs is given it takes 20, and warns if the residual of its equations is above a fifth of the targets even then."""
 
     m: int | None = None
     rank: int = 100
@@ -118,6 +121,9 @@ class ASkotch(Solver):
         except KeyboardInterrupt:
             state = replace(state, stopped="it was interrupted")
             report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
+        share = math.sqrt((state.loss or 0.0) / max(energy, 1e-300))
+        if plan.epochs == EPOCHS == state.epoch and not state.stopped and share > FAR:
+            state.stopped = f"they were all that were allowed, and residuals are {share:.0%} of the targets: use more, or a larger ridge"
         report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
         return state
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..data import Source
 from ..distributed import Communicator
-from ..errors import InputError
+from ..errors import InputError, KernelmillError
 from ..kernels import Kernel
 from ..planning import Plan
 from ..settings import Settings
@@ -51,6 +51,10 @@ class Uncertainty:
     signal: Tensor
     noise: Tensor
     ridge: float
+
+    def times(self, unit: float) -> Uncertainty:
+        """The same process with a kernel `unit` times as large."""
+        return Uncertainty(self.L * unit**0.5, self.R * unit**0.5, self.signal / unit, self.noise, self.ridge * unit)
 
 
 @dataclass
@@ -133,13 +137,26 @@ class Solver(Settings, ABC):
     ) -> State: ...
 
 
+class NotFinite(KernelmillError, ArithmeticError):
+    """Numbers left the range of the precision that was used."""
+
+
+def check_finite(values: Tensor | None, plan: Plan) -> None:
+    """Raise unless all are finite. Waits for the device."""
+    if values is not None and not torch.isfinite(values).all():
+        wider = "use precision='float64', or rescale X and y" if plan.precision != "float64" else "rescale X and y"
+        raise NotFinite(f"solver={plan.solver!r} left the range of {plan.precision}: its numbers are no longer finite; {wider}.")
+
+
 class Reporter:
-    """Turns progress into events with a clock of its own."""
+    """Turns progress into events with a clock of its own. No solver gets past the last one with weights that are not finite."""
 
     def __init__(self, plan: Plan, on_event: OnEvent):
         self._plan, self._on_event, self._start = plan, on_event, time.perf_counter()
 
     def __call__(self, kind: str, epoch: int, position: int, **values: Any) -> bool:
+        if kind == "end":
+            check_finite(values.get("alpha"), self._plan)
         total = self._plan.n * self._plan.epochs
         rows = min(total, epoch * self._plan.n + position)
         return bool(self._on_event(Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)))

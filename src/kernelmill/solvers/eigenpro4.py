@@ -33,7 +33,10 @@ Look = Callable[[Callable[[Tensor], Tensor]], object]
 @dataclass(eq=False)
 class EigenPro4(Solver):
     """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection: "auto", "cholesky", "carried" or
-    "one_pass"; control_variate: subtract last residuals from the second epoch on. None: the plan decides, or it is measured."""
+    "one_pass"; control_variate: subtract last residuals from the second epoch on. None: the plan decides, or it is measured.
+
+    It ends after its epochs, which regularise: five, the default below a million rows, bring the loss on the training rows to within a
+    tenth of the targets' variance of the direct solution's."""
 
     s: int | None = None
     q: int | None = None

@@ -16,10 +16,15 @@ from ..planning import Plan
 from ..projection import factor
 from .base import OnEvent, Reporter, Solver, State, alone
 
+ROUNDS = 100  # at most, where nobody said
+MOVED = 1e-6  # of the size of the predictions: a round that moves them by less is the last of those
+
 
 @dataclass(eq=False)
 class EigenPro4Exact(Solver):
-    """An epoch is one round. Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct solution."""
+    """An epoch is one round. Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct solution. Centers
+    that are rows of X get there in one round. Where no number of epochs is given it ends when a round moves predictions by less than 1e-6
+    of their size, or warns after 100."""
 
     name = "eigenpro4_exact"
 
@@ -32,7 +37,7 @@ class EigenPro4Exact(Solver):
                 f"solver='eigenpro4_exact' needs {bytes / 2**30:.1f} GiB for {base.n} rows, {base.budget / 2**30:.1f} GiB may be used; "
                 "use 'eigenpro4'."
             )
-        return replace(base, precision="float64", bytes=bytes)
+        return replace(base, precision="float64", epochs=base.epochs or ROUNDS, bytes=bytes)
 
     def solve(
         self,
@@ -53,12 +58,18 @@ class EigenPro4Exact(Solver):
         state = state or State(plan, Y.new_zeros(plan.p, plan.c), Y.new_zeros(plan.p, plan.c))
         report = Reporter(plan, on_event)
         report("start", state.epoch, 0, alpha=state.alpha)
-        while state.epoch < plan.epochs and not state.stopped:
-            residual = Y - K_XZ @ state.alpha
+        moved, chosen = 1.0, plan.epochs == ROUNDS
+        while state.epoch < plan.epochs and not state.stopped and not (chosen and moved < MOVED):
+            f = K_XZ @ state.alpha
+            residual = Y - f
             state.loss = (residual * residual).sum().item() / plan.n
-            state.alpha = state.alpha + in_Z.solve(K_XZ.T @ in_X.solve(residual))
+            step = in_Z.solve(K_XZ.T @ in_X.solve(residual))
+            moved = ((K_XZ @ step).norm() / f.norm().clamp(min=torch.finfo(f.dtype).tiny)).item()
+            state.alpha = state.alpha + step
             state.epoch += 1
             if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha):
                 state.stopped = "a callback asked for it"
+        if chosen and state.epoch == plan.epochs and not state.stopped and not moved < MOVED:
+            state.stopped = f"they were all that were allowed, and the last round moved predictions by {moved:.0e}: use more epochs"
         report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
         return state

@@ -21,7 +21,7 @@ from ..kernels import Kernel, Points
 from ..ops import KernelProduct
 from ..planning import Plan, sweep_sizes, whole
 from ..projection import Factor, factor
-from .base import OnEvent, Reporter, Solver, State, alone
+from .base import OnEvent, Reporter, Solver, State, alone, check_finite
 from .setup import product
 from .sweep import Rows, Sweep
 
@@ -39,7 +39,8 @@ INNER = 20  # conjugate gradients of one Newton step, at most
 @dataclass(eq=False)
 class Falkon(Solver):
     """loss: "square" or "logistic"; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which it
-    ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory."""
+    ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory.
+    The residual is about the distance of predictions from the direct solution's, relatively; far from the tolerance it warns."""
 
     loss: str = "square"
     iterations: int | None = None
@@ -116,6 +117,7 @@ class Falkon(Solver):
             H(state.alpha, f)
         state.plan = plan
         size = (state.r * pre.solve(state.r)).sum(0)
+        check_finite(size, plan)  # NaN would pass for converged
         try:
             while state.epoch < plan.epochs and not state.stopped and size.sum().item() > tolerance**2 * state.energy:
                 v, products = state.direction, list[Tensor]()
@@ -125,6 +127,7 @@ class Falkon(Solver):
                 alpha, r = state.alpha + step * v, state.r - step * q
                 z = pre.solve(r)
                 new = (r * z).sum(0)
+                check_finite(new, plan)
                 f = [u * step.to(u) + (f[i] if f else 0) for i, u in enumerate(products)]
                 loss = sweep.loss(f)
                 value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
@@ -182,6 +185,7 @@ class Falkon(Solver):
         state.plan, state.alpha = plan, state.alpha.double()
         try:
             value, gradient = value_and_gradient(state.alpha)
+            check_finite(gradient, plan)
             while state.epoch < plan.epochs and not state.stopped:
                 H, r = hessian(state.alpha), -gradient
                 z = pre.solve(r)

@@ -4,8 +4,10 @@ With Φ = K(X,Z) L⁻ᵀ, K(Z,Z) = L Lᵀ, Q = ΦΦᵀ and signal variance s², 
 
     log N(Y | 0, s²(Q + λ/w)) − Σ w (K(x,x) − Q(x,x)) / 2λ.
 
-The mean is the direct solution at ridge λ. `tuning` climbs the bound over bandwidths and λ; the best s² has a closed form. The variance
-at x is s² (K(x,x) − ‖φ(x)‖² + λ‖R⁻¹φ(x)‖²) + σ², R Rᵀ = ΦᵀwΦ + λ.
+A weight of k is k targets, each with noise σ²: the mean of rows of the same X, which are merged into one of their joint weight, has noise
+σ²/w, and what it lost of Σ w y² counts where the variances are estimated. The mean is the direct solution at ridge λ. `tuning` climbs the
+bound over bandwidths and λ; the best s² has a closed form. The variance of a new target at x is
+s² (K(x,x) − ‖φ(x)‖² + λ‖R⁻¹φ(x)‖²) + σ², R Rᵀ = ΦᵀwΦ + λ.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from .sweep import normal_equations, whitened
 
 @dataclass(eq=False)
 class SGPR(Solver):
-    """noise: the variance σ² of the targets' noise; None: chosen with the bandwidth, or ridge times the signal's variance where a ridge is
-    given. Takes p² memory and 3·n·p² operations."""
+    """noise: the variance σ² of the noise of one target; None: chosen with the bandwidth, or ridge times the signal's variance where a
+    ridge is given. A sample weight of k is k targets: give weights of mean 1 where they only say which rows matter more. Takes p² memory
+    and 3·n·p² operations."""
 
     noise: float | None = None
     name = "sgpr"
@@ -83,12 +86,16 @@ class SGPR(Solver):
         beta = torch.linalg.solve_triangular(R.T, half, upper=True)
         alpha = torch.linalg.solve_triangular(L.T, beta, upper=True)
         squares = sum((batch.w.to(L)[:, None] * batch.Y.to(L) ** 2).sum(0) for batch in source.sweep(65_536))
-        # yᵀ(Q + λ/w)⁻¹y / n is the signal variance under which the targets are likeliest.
-        signal = (squares - (half * half).sum(0)) / (plan.ridge * plan.n)
+        if plan.scatter is not None:
+            squares = squares + torch.tensor(plan.scatter).to(L) / plan.weight
+        # Inside, weights have mean 1: λ is `true`, and the rows stand for n·weight targets. yᵀ(Q + λ/w)⁻¹y over their number is the signal
+        # variance under which they are likeliest.
+        true = plan.ridge * plan.weight
+        signal = (squares - (half * half).sum(0)) / (plan.ridge * plan.n * plan.weight)
         if self.noise is not None:
-            signal = torch.full_like(signal, self.noise / plan.ridge)
+            signal = self.noise / source.scale.to(signal) ** 2 / true
         state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
-        state.uncertainty = Uncertainty(L, R, signal, plan.ridge * signal, plan.ridge)
+        state.uncertainty = Uncertainty(L, R, signal, true * signal, plan.ridge)
         report("epoch", 1, 0, alpha=alpha)
         report("end", 1, 0, alpha=alpha)
         return state

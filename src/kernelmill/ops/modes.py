@@ -1,0 +1,39 @@
+"""Modes of the caller's thread that would change what torch computes: they end where this library begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@contextmanager
+def own_modes(gradients: bool = False) -> Iterator[None]:
+    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16, and tensors made in `torch.inference_mode`
+    cannot be tuned on later. `gradients`: tuning follows them, also inside `torch.no_grad`."""
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        torch.set_grad_enabled(gradients),
+    ):
+        yield
+
+
+def in_own_modes(gradients: bool = False) -> Callable[[Method], Method]:
+    """A method that runs so. Its frame is one of this package's: warnings still point at the user's own line."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with own_modes(gradients):
+                return method(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
+
+    return decorate
