@@ -69,7 +69,8 @@ def test_predictions_follow_unit_and_offset_of_the_targets_in_float32(solver, un
     plain = KernelRegressor(**settings).fit(X.astype("f4"), y).predict(X.astype("f4"))
     moved = KernelRegressor(**settings).fit(X.astype("f4"), unit * y + offset).predict(X.astype("f4"))
     assert moved.dtype == np.float64
-    np.testing.assert_allclose((moved - offset) / unit, plain, atol=1e-4 + 1e-14 * offset / unit)
+    stops = 5e-3 if solver == "nytro" else 1e-4  # where its score stands still, which the last digits decide
+    np.testing.assert_allclose((moved - offset) / unit, plain, atol=stops + 1e-14 * offset / unit)
 
 
 def test_a_large_unit_of_one_target_does_not_ruin_the_other():
@@ -292,7 +293,13 @@ def test_a_model_much_worse_than_promised_is_warned_about(monkeypatch):
 def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(monkeypatch, caplog):
     X, y = smooth(600)
     spoil(monkeypatch, EigenPro4)
-    monkeypatch.setattr(training, "_solver", lambda estimator, base, *rest: (EigenPro4(), training.replace(base, p=200, every_row=False)))
+    choose = training._solver
+
+    def first_eigenpro4(estimator, base, *rest):
+        chosen = EigenPro4(), training.replace(base, p=200, every_row=False)
+        return chosen if estimator.solver == "auto" else choose(estimator, base, *rest)
+
+    monkeypatch.setattr(training, "_solver", first_eigenpro4)
     with caplog.at_level(logging.INFO, "kernelmill"):
         model = KernelRegressor(kernel="gaussian", random_state=0).fit(X, y)
     assert model.plan_.solver == "falkon" and model.plan_.precision == "float64" and model.score(X, y) > 0.9
@@ -300,8 +307,9 @@ def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(mon
 
 
 def test_weights_that_are_not_numbers_never_pass_the_check():
-    assert not check.Check(0.1, float("nan"), float("nan"), 100).within(1e9)
-    assert check.Check(0.1, 0.12, 0.03, 100).within(1.0) and not check.Check(0.1, 0.2, 0.03, 100).within(1.25)
+    assert not check.Check(0.1, float("nan"), float("nan"), 100).within((1e9, 1e9))
+    assert check.Check(0.1, 0.12, 0.03, 100).within((1.0, 0.0)) and not check.Check(0.1, 0.2, 0.03, 100).within(check.WORSE)
+    assert check.Check(1e-8, 1e-5, 0.0, 100).within(check.DOUBT)  # of targets without noise, nearly all is explained either way
 
 
 # ---- a ridge above the spectrum ------------------------------------------------------------------------------------------------

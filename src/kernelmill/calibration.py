@@ -54,13 +54,15 @@ def fit_calibration(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, 
     """The temperature and bias that minimise the log loss of these rows, each class weighed as its share of the training rows.
 
     Where the slope along the bias vanishes, the mean probability of every class is that share. One row's worth of doubt, the mean values
-    with the shares as targets, keeps the bias finite for a class that is separated without an error, or too rare to be among these rows.
+    with the shares as targets, keeps the bias finite where classes are separated without an error; a class that is too rare to be among
+    these rows stands there with its whole share.
     """
     g = values.clamp(min=floor).log() if floor else values
     shares, there = shares.double() / shares.sum(), (w[:, None] * targets).sum(0) / w.sum()
     W = w[:, None] * targets * torch.where(there > 0, shares / there, 0.0)
     middle = (W.sum(1, keepdim=True) * g).sum(0) / W.sum()
-    v, W = torch.cat([g - middle, torch.zeros_like(middle)[None]]), torch.cat([W, (w.mean() * shares)[None]])
+    doubt = torch.where(there > 0, w.mean(), w.sum()) * shares
+    v, W = torch.cat([g - middle, torch.zeros_like(middle)[None]]), torch.cat([W, doubt[None]])
     rows, total = W.sum(1), W.sum()
     unit = ((rows[:, None] * v * v).sum() / total).sqrt().clamp(min=1e-300)
 

@@ -96,8 +96,8 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
     take = torch.minimum(counts, (share * size).ceil())
     sorted_codes, places = torch.sort(codes.cpu()[order], stable=True)
     rank = torch.arange(n) - (counts.cumsum(0) - counts).long()[sorted_codes]
-    chosen = torch.sort(places[rank < take[sorted_codes]]).values  # places in the random order, which is kept
-    rows = order[chosen]
+    chosen = places[rank < take[sorted_codes]]
+    rows = order[chosen[torch.randperm(len(chosen), generator=generator)]]
     weight = (counts / take.clamp(min=1))[codes.cpu()[rows]]
     return rows, weight / weight.mean()
 

@@ -136,7 +136,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         """R² of held-out rows, averaged over outputs."""
         values, Y, w = values.double(), Y.double(), w[:, None]
         mean = (w * Y).sum(0) / w.sum()
-        left, total = (w * (values - Y) ** 2).sum(0), (w * (Y - mean) ** 2).sum(0)
+        unit = (Y - mean).abs().amax(0).clamp(min=1e-300)  # squares of tiny targets would vanish
+        left, total = (w * ((values - Y) / unit) ** 2).sum(0), (w * ((Y - mean) / unit) ** 2).sum(0)
         return (1 - left / total.clamp(min=1e-300)).mean().item()
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -76,17 +76,19 @@ def train(
     if estimator.checkpoint is None:
         with ends.listening():
             once = partial(_train, estimator, *rest, None, ends, first_chunk)
-            return _verified(estimator, once, lambda other: _train(other, *rest, None, ends))
+            return _verified(estimator, once, lambda other, promised: _train(other, *rest, None, ends, first_chunk, promised))
     run = Run(estimator.checkpoint, estimator.checkpoint_every, bool(estimator.resume) or restarted(), estimator._comm)
     run.data = {**seed_of(estimator), **data}
     try:
         with run.listening(), ends.listening():
-            return _verified(estimator, partial(_train, estimator, *rest, run, ends, first_chunk), lambda other: None)
+            return _verified(estimator, partial(_train, estimator, *rest, run, ends, first_chunk), lambda other, promised: None)
     finally:
         run.close()
 
 
-def _verified(estimator: KernelEstimator, once: Callable[[], Check | None], again: Callable[[KernelEstimator], Check | None]) -> None:
+def _verified(
+    estimator: KernelEstimator, once: Callable[[], Check | None], again: Callable[[KernelEstimator, float | None], Check | None]
+) -> None:
     """Keep the best of the ways to train where the first one did worse than tuning promised; warn where none did as well."""
     try:
         found = once()
@@ -94,13 +96,13 @@ def _verified(estimator: KernelEstimator, once: Callable[[], Check | None], agai
         other = in_float64(estimator)
         if other is None:
             raise
-        found = again(other)
+        found = again(other, None)
         adopt(estimator, other)
     if found is None or found.within(DOUBT):
         return
     for other in other_ways(estimator):
         log.info("error %.4g where %.4g was expected: trying %s with ridge %.3g", found.found, found.expected, other.solver, other.ridge)
-        tried = again(other)
+        tried = again(other, found.expected)
         if tried is not None and not tried.found >= found.found:
             adopt(estimator, other)
             found = tried
@@ -111,8 +113,9 @@ def _verified(estimator: KernelEstimator, once: Callable[[], Check | None], agai
 
 
 def _train(
-    estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool = False
+    estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep, run: Run | None, ends: Ends, first_chunk: bool, promised=None
 ) -> Check | None:
+    """promised: the error that a kernel and ridge chosen before are held to."""
     clock, comm = [time.perf_counter()], estimator._comm
     if first_chunk and comm.size > 1:
         raise InputError(f"partial_fit runs in one process, and this job has {comm.size} ranks; use fit.")
@@ -222,6 +225,7 @@ def _train(
         codes = labels if labels is None or keep is None else labels[keep]
         tell = partial(_choose, estimator, source, scale, p, solver, every_row, warm, own, budget, drawn, codes, units)
         kernel, ridge, expected = _agreed(estimator, comm, tell)
+        expected = promised if expected is None else expected
     kernel.validate(d)
     if not before and warm is None and own is None:
         # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
