@@ -261,6 +261,16 @@ def test_a_sample_to_tune_on_has_enough_of_a_rare_class_and_stands_for_all_rows(
     assert len(even) == 5000 and bool((ones == 1).all())
 
 
+def test_balanced_classes_are_balanced_by_weight():
+    X, y = rare(300, 3)
+    y[:30] = 1
+    w = np.random.default_rng(0).integers(0, 4, 300)
+    rows = np.repeat(np.arange(300), w)
+    settings = dict(kernel=kernels.Gaussian(bandwidth=2.0), ridge=0.3, class_weight="balanced")
+    weighted, copied = KernelClassifier(**settings).fit(X, y, w), KernelClassifier(**settings).fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted.predict_proba(X), copied.predict_proba(X), atol=1e-10)
+
+
 # ---- the check at the end ------------------------------------------------------------------------------------------------------
 
 

@@ -167,6 +167,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return w
         if on_the_way and isinstance(self.class_weight, str):
             raise ValueError("class_weight='balanced' needs all rows at once: give partial_fit a dict of weights.")
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            totals = torch.bincount(codes, weights=w, minlength=len(self.classes_))  # by weight: one of k is k copies
+            w = w * (w.sum() / (totals > 0).sum() / totals)[codes]
+            return checked_weights(torch.nan_to_num(w), "class_weight times sample_weight")
         try:
             w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
         except (ValueError, TypeError) as error:
