@@ -41,7 +41,7 @@ try:
 except ImportError:  # not a POSIX system: nothing then makes two savers wait for each other
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "kernelmill-model", 2
+FORMAT, VERSION = "kernelmill-model", 3
 PIECE = 64 << 20  # bytes of a tensor that are written at a time
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
@@ -88,7 +88,8 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         raise InputError(f"the model's {strange[0] if strange else 'weights'} holds NaN or infinity; train it again, nothing was written.")
     content = {
         "format": FORMAT,
-        "version": 1 if encoder is None else VERSION,  # older versions of this library read what they can
+        # Older versions of this library read what they understand: no kinds of columns, and no bias of probabilities.
+        "version": 1 if encoder is None and "bias_" not in extra.get("fitted", {}) else VERSION,
         "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,

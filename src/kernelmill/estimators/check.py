@@ -31,6 +31,7 @@ log = logging.getLogger("kernelmill")
 ROWS = 2000  # on which a model is checked, at most
 WORSE = 1.25, 0.01  # times the promised error, and of the targets' variance, that a model may have before it is warned about
 DOUBT = 1.05, 0.001  # the same before it is tried in another way
+MOST_WORK = 4e9  # rows times centers up to which a fit is done again: beyond, it is warned about
 MOST_CENTERS = 20_000  # of an exact solution that is tried instead
 
 
@@ -68,23 +69,30 @@ def check(model: KernelModel, units: Units, expected: float, held: tuple[Tensor,
 
 
 def other_ways(estimator: KernelEstimator) -> Iterator[KernelEstimator]:
-    """The same fit with a larger ridge, and by an exact solution in float64, where they are the library's to choose. Kernel and ridge
-    are those that were chosen."""
-    if not is_auto(estimator.solver) or not is_auto(estimator.epochs) or not _may_repeat(estimator):
+    """The same fit in float64, with a larger ridge, and by an exact solution, as far as these are the library's to choose. Kernel and
+    ridge are those that were chosen."""
+    if not is_auto(estimator.epochs) or not _may_repeat(estimator) or estimator.plan_.n * estimator.plan_.p > MOST_WORK:
         return
     plan, model = estimator.plan_, estimator.model_
     again = copy(estimator)
-    again.kernel, again.warm_start = model.kernel, False
+    again.kernel, again.warm_start, again.ridge = model.kernel, False, estimator.ridge_
+    again.solver = solvers.NAMED[plan.solver](**(plan.settings or {}))
+    again.n_centers = None if plan.every_row or not isinstance(estimator.centers, str) else model.n_centers
+    if plan.precision != "float64":
+        wide = copy(again)
+        wide.precision = "float64"
+        yield wide
+    if not is_auto(estimator.solver):
+        return
     if is_auto(estimator.ridge) and estimator.ridge_:
         larger = copy(again)
-        larger.solver, larger.ridge = solvers.NAMED[plan.solver](**(plan.settings or {})), 10 * estimator.ridge_
-        larger.n_centers = None if plan.every_row else model.n_centers
+        larger.ridge = 10 * estimator.ridge_
         yield larger
     p, budget = min(model.n_centers, MOST_CENTERS), parse_bytes(estimator.memory_budget, plan.device)
     exactly = plan.solver in solvers.EXACT and plan.precision == "float64"
     if isinstance(estimator.centers, str) and not exactly and direct_bytes(plan.n, p) <= budget:
         exact = copy(again)
-        exact.solver, exact.precision, exact.n_centers, exact.ridge = solvers.Falkon(), "float64", p, max(estimator.ridge_, 1e-8)
+        exact.solver, exact.precision, exact.n_centers, exact.ridge = solvers.Falkon(), "float64", p, max(again.ridge, 1e-8)
         yield exact
 
 

@@ -227,7 +227,8 @@ def _train(
         kernel, ridge, expected = _agreed(estimator, comm, tell)
         expected = promised if expected is None else expected
     kernel.validate(d)
-    if not before and warm is None and own is None:
+    encoder = estimator._learned
+    if not before and warm is None and own is None and (encoder is None or encoder.plain):  # another encoder has seen to it
         # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
         kernel = kernel.blind_to(comm.same(lambda: constant_features(source)))
     own_kernel = warm.kernel if warm is not None else given or kernel

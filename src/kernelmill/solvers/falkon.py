@@ -132,7 +132,10 @@ class Falkon(Solver):
                 loss = sweep.loss(f)
                 value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
                 if not value <= ROUNDING * state.value:
-                    break  # every step lowers it but for rounding: the last weights are as good as this precision gives
+                    # Every step lowers it but for rounding: the last weights are as good as this precision gives.
+                    if size.sum().item() > (10 * tolerance) ** 2 * state.energy:
+                        state.stopped = f"{plan.precision} has no more digits for it: use precision='float64' or a smaller bandwidth"
+                    break
                 state = replace(
                     state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value
                 )
