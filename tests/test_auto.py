@@ -300,7 +300,7 @@ def test_neighbourhoods_are_asked_where_centers_are_many_and_features_few(monkey
     X = torch.rand(10_500, features, generator=torch.Generator().manual_seed(0))
     settings = dict(kernel="laplacian", solver="eigenpro4", epochs=1, precision="float32", random_state=0)
     model = KernelRegressor(n_centers=centers, **settings).fit(X, X[:, 0])
-    assert calls == ([(10_500, centers)] if asked else [])
+    assert calls == ([(10_290, centers)] if asked else [])  # 2 % of the rows are kept out to check the model
     assert bool((torch.as_tensor(model.model_.kernel.bandwidth) == 7).all()) is asked
 
 
