@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
-from ..data import Stream, source_of
+from ..data import Source, Stream, source_of
 from ..distributed import Alone, Communicator, largest, restarted, shard
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
@@ -161,7 +161,8 @@ def _train(estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep
             "use 'eigenpro4' or 'falkon', or a larger memory_budget."
         )
     p, every_row = base.p, base.every_row
-    if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
+    if every_row and solver.every_row and solver.subsamples and not _as_given(before, source, team):
+        # Rows may come sorted; their first ones must be a random subsample.
         mixed = torch.randperm(n, generator=generator)
         keep = mixed if keep is None else keep[mixed]
         source = rows_of(keep=keep)
@@ -179,9 +180,9 @@ def _train(estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep
         drawn = torch.Generator().manual_seed(seed)
         kernel, ridge = _agreed(estimator, comm, lambda: _choose(estimator, source, scale, p, solver, every_row, warm, own, budget, drawn))
     kernel.validate(d)
-    if not before and warm is None and own is None:
+    if not before and warm is None:
         # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
-        kernel = kernel.blind_to(comm.same(lambda: constant_features(source)))
+        kernel = kernel.blind_to(comm.same(lambda: constant_features(source, own)))
     clock.append(time.perf_counter())
     if before:
         Z, order, every_row = before.get("dealt", before)["Z"], before["order"], before["every_row"]
@@ -263,6 +264,13 @@ def _train(estimator: KernelEstimator, X, y, w, units: Units, labels, held, keep
             f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
             ConvergenceWarning,
         )
+
+
+def _as_given(before: dict[str, Any] | None, source: Source, team: Communicator) -> bool:
+    """Whether a run has its rows as they came: EigenPro 1 of an earlier version did not mix them."""
+    if not before:
+        return False
+    return torch.equal(before.get("dealt", before)["Z"].cpu(), source.take(torch.arange(source.n)[shard(team)]).X.cpu())
 
 
 def _agreed(estimator: KernelEstimator, comm: Communicator, choose: Callable[[], tuple[Kernel, float]]) -> tuple[Kernel, float]:
