@@ -212,7 +212,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@ESTIMATORS
+@pytest.mark.parametrize("classes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["numbers", "classes"])
 @BUDGETS
 def test_every_format_and_compression_gives_the_same_bits(tmp_path, budget, classes, kind):
     @budget
@@ -288,7 +288,7 @@ def test_a_model_of_a_table_comes_back_and_predicts_row_by_row(tmp_path, options
     same(want, said(model, new[new.columns[::-1]].assign(more="?")), 1e-12)  # columns of another order, and one nobody knows
 
 
-@ESTIMATORS
+@pytest.mark.parametrize("classes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["numbers", "classes"])
 def test_an_onnx_file_of_a_tables_model_says_the_same(tmp_path, classes):
     frame, new = frame_of(0).drop(columns=target_of(classes)[1]), frame_of(1, 40)
     model = fit_on(frame, classes)
