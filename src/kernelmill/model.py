@@ -53,7 +53,7 @@ class KernelModel(nn.Module):
         self.kernel, self.tile_bytes = kernel, tile_bytes
         self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
-        self.register_buffer("alpha", alpha)
+        self.register_buffer("alpha", alpha.contiguous())  # as a file has it: the order of a sum follows it
         self.register_buffer("intercept", intercept)
         self.ridge = None if uncertainty is None else uncertainty.ridge
         for name in UNCERTAINTY if uncertainty is not None else ():

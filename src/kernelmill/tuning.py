@@ -310,6 +310,7 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
     if given is None:
         parameters.append(log_ridge.requires_grad_())
     base = theta = None
+    varying: Tensor | slice = slice(None)
     K, reach = torch.empty(0), Reach(1.0, X.new_ones(1))
     if per_feature is not None:
         base = X / per_feature
@@ -318,6 +319,7 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
         size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
         median = base.new_full((size,), math.log(reach.median))
         theta = (start.theta.clone() if start and start.theta is not None else median).requires_grad_()
+        varying = (base != base[0]).any(0) if size > 1 else slice(None)  # a bandwidth that nothing depends on must not move the others
         parameters.append(theta)
     else:
         K = kernel(X)
@@ -331,7 +333,8 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
             sq = (x * x).sum(1)
             assert isinstance(kernel, Radial)
             gram = Profile.apply((sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel)
-            penalty = ((theta - theta.mean()) ** 2).sum() / (SPREAD**2 * len(X))
+            moved = theta[varying]
+            penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
         residual = loo_residuals(gram, Y, lam / w)
         return torch.log((w[:, None] * residual * residual).sum() / w.sum() + 1e-300) + penalty
 

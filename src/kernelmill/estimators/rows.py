@@ -88,9 +88,11 @@ def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
         raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
 
 
-def constant_features(source: Source) -> Tensor:
-    """(d,) which features are the same in every row. Nearly always a few rows tell: only for features that are alike there all are read."""
+def constant_features(source: Source, centers: Tensor | None) -> Tensor:
+    """(d,) which features are the same in every row, and in the user's own centers. Nearly always a few rows tell: only for features that
+    are alike there all are read."""
     first = source.some(1000).X
+    first = first if centers is None else torch.cat([first, centers.to(first)])
     low, high = first.amin(0), first.amax(0)
     if bool((low < high).all()):
         return low == high

@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import centers as centers_room
 from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
-from ..data import Stream, source_of
+from ..data import Source, Stream, source_of
 from ..distributed import Alone, Communicator, largest, restarted, shard
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Radial
@@ -206,7 +206,8 @@ def _train(
             "use 'eigenpro4' or 'falkon', or a larger memory_budget."
         )
     p, every_row = base.p, base.every_row
-    if every_row and solver.every_row and solver.subsamples:  # rows may come sorted; their first ones must be a random subsample
+    if every_row and solver.every_row and solver.subsamples and not _as_given(before, source, team):
+        # Rows may come sorted; their first ones must be a random subsample.
         mixed = torch.randperm(n, generator=generator)
         keep = mixed if keep is None else keep[mixed]
         source = rows_of(keep=keep)
@@ -228,9 +229,9 @@ def _train(
         expected = promised if expected is None else expected
     kernel.validate(d)
     encoder = estimator._learned
-    if not before and warm is None and own is None and (encoder is None or encoder.plain):  # another encoder has seen to it
+    if not before and warm is None and (encoder is None or encoder.plain):  # another encoder has seen to it
         # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
-        kernel = kernel.blind_to(comm.same(lambda: constant_features(source)))
+        kernel = kernel.blind_to(comm.same(lambda: constant_features(source, own)))
     own_kernel = warm.kernel if warm is not None else given or kernel
     factor = kernels.magnification(own_kernel, kernel)
     unit = factor ** (2 * (kernel.homogeneity or 0))  # K of the user's kernel is this times K of the one that is trained with
@@ -327,6 +328,13 @@ def _train(
 
 
 Chosen = tuple[Kernel, float, float | None]  # kernel, ridge, and the error that they promise, if it was asked for
+
+
+def _as_given(before: dict[str, Any] | None, source: Source, team: Communicator) -> bool:
+    """Whether a run has its rows as they came: EigenPro 1 of an earlier version did not mix them."""
+    if not before:
+        return False
+    return torch.equal(before.get("dealt", before)["Z"].cpu(), source.take(torch.arange(source.n)[shard(team)]).X.cpu())
 
 
 def _agreed(estimator: KernelEstimator, comm: Communicator, choose: Callable[[], Chosen]) -> Chosen:

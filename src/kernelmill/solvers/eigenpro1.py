@@ -27,6 +27,7 @@ class EigenPro1(Solver):
     needs_ridge = True
     every_row = True
     sharded = True
+    subsamples = True  # each batch is one of all rows: rows that come sorted would need a smaller step
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)
