@@ -85,7 +85,7 @@ def test_probabilities_are_calibrated():
         for low, high in ((0.4, 0.7), (0.7, 1.0)):
             some = (confident >= low) & (confident < high)
             assert abs((model.classes_[P.argmax(1)] == truth)[some].mean() - confident[some].mean()) < 0.1
-        values = model.decision_function(A[4000:])
+        values = model.model_(torch.from_numpy(A[4000:])).numpy()
         clipped = np.clip(values, 1e-3, 1)
         assert log_loss(truth, P) < log_loss(truth, clipped / clipped.sum(1, keepdims=True))
 

@@ -112,13 +112,13 @@ def test_the_loop_does_not_wait_for_the_device(data):
 def test_a_model_moves_between_devices(data, tmp_path):
     X, y = data
     model = fit(X, y)
-    expected = model.decision_function(X[:500].numpy())
+    expected = model.model_(X[:500]).cpu().numpy()
     model.save(tmp_path / "model")
     back = load(tmp_path / "model")
     assert back.model_.alpha.device.type == "cpu" and back.model_.precision == "float16"
-    np.testing.assert_allclose(back.decision_function(X[:500].numpy()), expected, atol=2e-4)
+    np.testing.assert_allclose(back.model_(X[:500]).cpu().numpy(), expected, atol=2e-4)
     back.model_.to("cuda")
-    np.testing.assert_allclose(back.decision_function(X[:500].numpy()), expected, atol=2e-5)
+    np.testing.assert_allclose(back.model_(X[:500]).cpu().numpy(), expected, atol=2e-5)
 
 
 def test_many_outputs(data):
@@ -143,7 +143,7 @@ def test_other_solvers_learn_what_the_cpu_learns(data, solver):
         for rows, device in ((X, "cpu"), (X.cuda(), "auto"), (X, "cuda"))
     )
     T = data[0][5000:7000]
-    f, g, h = (model.decision_function(T).cpu() for model in (here, there, streamed))
+    f, g, h = (model.model_(T).cpu() for model in (here, there, streamed))
     assert (f - g).norm() < 0.03 * f.norm() and (g - h).norm() < 0.01 * g.norm()
 
 
@@ -210,7 +210,7 @@ def test_a_run_goes_on_on_the_gpu(tmp_path, data):
     done = fit(X, y, **run, resume=True)
     whole = fit(X, y, epochs=2, solver=run["solver"])
     assert done.n_iter_ == 2 and len(seen) == 7
-    torch.testing.assert_close(done.decision_function(X[:500]), whole.decision_function(X[:500]), rtol=0, atol=1e-3)
+    torch.testing.assert_close(done.model_(X[:500]), whole.model_(X[:500]), rtol=0, atol=1e-3)
 
 
 def test_chunks_are_learned_on_the_gpu_as_on_the_cpu(data):

@@ -218,21 +218,21 @@ class _Around:
         self.outputs.append(self._typed("prediction", kind, *shape))
 
     def labels(self, values: str, classes: np.ndarray, calibration: Calibration) -> None:
-        """The label of the largest value, and calibrated probabilities."""
+        """The likeliest label, and calibrated probabilities."""
         self._nodes = self.after
         double = self._onnx.TensorProto.DOUBLE
-        place = self._op("ArgMax", values, axis=1, keepdims=0)
         if classes.dtype.kind in "iub":
             labels, kind = classes.astype(np.int64), self._onnx.TensorProto.INT64
         elif classes.dtype.kind == "f":
             labels, kind = classes.astype(np.float64), double
         else:
             labels, kind = np.array([str(c) for c in classes], dtype=object), self._onnx.TensorProto.STRING
-        self._op("Gather", self._constant(labels), place, axis=0, name="label")
         wide = self._op("Cast", values, to=double)
         if calibration.floor:
             wide = self._op("Log", self._op("Max", wide, self._constant(np.float64(calibration.floor))))
         moved = self._op("Add", wide, self._constant(calibration.bias.numpy()))
+        place = self._op("ArgMax", moved, axis=1, keepdims=0)
+        self._op("Gather", self._constant(labels), place, axis=0, name="label")
         self._op("Softmax", self._op("Div", moved, self._constant(np.float64(calibration.temperature))), axis=1, name="probabilities")
         self.outputs += [self._typed("label", kind, "rows"), self._typed("probabilities", double, "rows", len(classes))]
 

@@ -35,8 +35,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     """Kernel classification with any number of centers.
 
     Takes all arguments of KernelRegressor, and `class_weight`: None, "balanced" or a dict. One column of targets per class;
-    `decision_function` gives their predicted values, `predict` the class of the largest, and `predict_proba` calibrated probabilities:
-    softmax of the values, or of their logarithms, with a temperature and a bias that keeps the classes as frequent as they were in training
+    `predict_proba` gives calibrated probabilities, `decision_function` their logarithms, `predict` the likeliest class: softmax of the
+    values `model_(X)`, or of their logarithms, with a temperature and a bias that keeps the classes as frequent as they were in training
     (`temperature_`, `bias_`, `floor_`), fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
     """
 
@@ -135,6 +135,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         bias = torch.as_tensor(getattr(self, "bias_", np.zeros(len(self.classes_))), dtype=torch.float64)
         return Calibration(self.temperature_, bias, getattr(self, "floor_", 0.0))
 
+    def _logits(self, X: Any) -> Tensor:
+        values = self._values(X)
+        return self._calibration.logits(values)
+
     def _keep_calibration(self, found: Calibration) -> None:
         self.temperature_, self.bias_, self.floor_ = found.temperature, found.bias.numpy(), found.floor
 
@@ -213,8 +217,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if held is not None:
             with torch.no_grad():
                 values = self.model_(held[0]).cpu().double()
-            self.confusion_ = confusion(values, held[1], c)
-            return calibrate(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
+            found = calibrate(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
+            self.confusion_ = confusion(found.logits(values), held[1], c)
+            return found
         if self._loss == "logistic":  # probabilities are what it learned
             return Calibration.none(c)
         if self._loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
@@ -254,8 +259,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return None if same else places(y, self.classes_)
 
     def decision_function(self, X: Any) -> Any:
-        """Values f(X), (r, classes); for two classes (r,), positive where the second wins."""
-        values = self._values(X)
+        """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two classes (r,), the log-odds of the second.
+        `model_(X)` gives the values f(X) that they are made of."""
+        values = self._logits(X)
         if len(self.classes_) == 2:
             values = values[:, 1] - values[:, 0]
         elif len(self.classes_) == 1:
@@ -263,18 +269,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return values if isinstance(X, Tensor) else values.cpu().numpy()
 
     def predict(self, X: Any) -> Any:
-        """Labels; a tensor where X is one and the labels are numbers."""
-        codes = self._values(X).argmax(1).cpu().numpy()
+        """The likeliest labels; a tensor where X is one and the labels are numbers."""
+        codes = self._logits(X).argmax(1).cpu().numpy()
         labels = self.classes_[codes]
         return torch.from_numpy(labels) if isinstance(X, Tensor) and labels.dtype.kind in "iufb" else labels
 
     def predict_proba(self, X: Any) -> Any:
         """Calibrated probabilities, (r, classes)."""
-        probabilities = torch.softmax(self._calibration.logits(self._values(X)), 1)
+        probabilities = torch.softmax(self._logits(X), 1)
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> Any:
-        logs = torch.log_softmax(self._calibration.logits(self._values(X)), 1)
+        logs = torch.log_softmax(self._logits(X), 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 
 

@@ -314,7 +314,7 @@ def _train(
     estimator.n_iter_, estimator._loss, estimator.rows_seen_ = max(1, state.epoch), solver.loss_name, n
     estimator._stands, estimator._weight_seen, estimator._equations = plan.p, n * scale, None
     if first_chunk and solver.loss_name == "square" and exact(estimator):
-        rows = rows_of(keep=keep, w=w * scale)
+        rows = rows_of(keep=keep, w=w * scale, scale=None)  # later chunks come in the user's units
         estimator._equations = equations(estimator, rows, estimator.ridge_, lambda event: False, None)
     if state.stopped and "callback" not in state.stopped and not watch.stopped:
         warn(

@@ -133,7 +133,7 @@ class Falkon(Solver):
                 value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
                 if not value <= ROUNDING * state.value:
                     # Every step lowers it but for rounding: the last weights are as good as this precision gives.
-                    if size.sum().item() > (10 * tolerance) ** 2 * state.energy:
+                    if state.epoch <= 1 and size.sum().item() > (10 * tolerance) ** 2 * state.energy:
                         state.stopped = f"{plan.precision} has no more digits for it: use precision='float64' or a smaller bandwidth"
                     break
                 state = replace(
