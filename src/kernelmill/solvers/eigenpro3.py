@@ -15,6 +15,7 @@ from ..preconditioner import OVERSTEP, diagonal, row_steps
 from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
 from .setup import measured, printed, step_now
 
+DRIFT = 4.0  # times its lowest loss that an epoch may have at the end before the weights of the best one are taken
 REPORT_EVERY = 50  # steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes seconds
 REPORT_VALUES = 10**11
 
@@ -58,7 +59,7 @@ class EigenPro3(Solver):
         room = K.room(plan.m or 1, len(points)) if plan.keep_block else None
         own_s, report, eta = count(comm, len(X_s)), Reporter(plan, on_event), 0.0
         every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
-        trail = [state.copy()]
+        trail, best = [state.copy()], state.copy()
         report("start", state.epoch, state.position, alpha=state.alpha)
         try:
             while state.epoch < plan.epochs and not state.stopped:
@@ -103,8 +104,12 @@ class EigenPro3(Solver):
                         break
                 if state.position >= source.n:
                     state = replace(state, epoch=state.epoch + 1, position=0, epoch_loss=0.0, epoch_weight=0.0)
+                    if best.loss is None or (state.loss or 0.0) < best.loss:
+                        best = state.copy()
                     if report("epoch", state.epoch, 0, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
                         state.stopped = "a callback asked for it"
+            if not state.stopped and (state.loss or 0.0) > max(DRIFT * (best.loss or 0.0), state.energy / 100):
+                state = replace(best, stopped=f"rounding in {plan.precision} drives it away from its solution: use precision='float64'")
         except KeyboardInterrupt:
             if comm.size > 1:
                 raise
