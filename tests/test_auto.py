@@ -265,6 +265,7 @@ def test_neighbourhoods_leave_the_kernel_alone_where_nothing_is_gained():
     assert found is start
 
 
+@pytest.mark.slow
 def test_copies_of_rows_do_not_validate_each_other():
     """Every row twice: leaving one out leaves its copy in, and the narrowest kernel of all would win."""
     g = torch.Generator().manual_seed(3)
@@ -287,7 +288,7 @@ def test_half_precision_rows_find_the_same_neighbours():
 
 @pytest.mark.parametrize(
     ("features", "centers", "asked"),
-    [pytest.param(3, 3000, False, marks=pytest.mark.slow), (3, 4500, True), pytest.param(70, 4500, False, marks=pytest.mark.slow)],
+    [pytest.param(3, 3000, False, marks=pytest.mark.slow), pytest.param(3, 4500, True, marks=pytest.mark.slow), pytest.param(70, 4500, False, marks=pytest.mark.slow)],
 )
 def test_neighbourhoods_are_asked_where_centers_are_many_and_features_few(monkeypatch, features, centers, asked):
     calls = []

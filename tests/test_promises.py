@@ -274,6 +274,7 @@ def test_balanced_classes_are_balanced_by_weight():
 # ---- the check at the end ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_large_fit_keeps_rows_out_to_check_itself():
     X, y = smooth(10_500, 2)
     chosen = KernelRegressor(kernel="gaussian", n_centers=50, solver="direct", random_state=0).fit(X, y)
