@@ -286,10 +286,8 @@ def test_half_precision_rows_find_the_same_neighbours():
     assert found.bandwidth[0] < 0.3 * found.bandwidth[1:].min()
 
 
-@pytest.mark.parametrize(
-    ("features", "centers", "asked"),
-    [pytest.param(3, 3000, False, marks=pytest.mark.slow), pytest.param(3, 4500, True, marks=pytest.mark.slow), pytest.param(70, 4500, False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("features", "centers", "asked"), [(3, 3000, False), (3, 4500, True), (70, 4500, False)])
 def test_neighbourhoods_are_asked_where_centers_are_many_and_features_few(monkeypatch, features, centers, asked):
     calls = []
 
