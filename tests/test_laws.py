@@ -136,7 +136,7 @@ def answers(fit: Fit, case: Case, classes: bool, far: bool = False) -> np.ndarra
 
 def said(model: Any, T: Any) -> np.ndarray:
     if hasattr(model, "classes_"):
-        return np.column_stack([model.decision_function(T), model.predict_proba(T)])
+        return np.column_stack([model._values(T).numpy(), model.predict_proba(T)])
     return np.column_stack(model.predict(T, return_std=True) if model.model_.uncertainty is not None else [model.predict(T)])
 
 
@@ -269,6 +269,9 @@ def test_a_row_of_weight_0_is_not_there(budget, fit, classes):
 @EVERY
 @BUDGETS
 def test_weights_and_ridge_have_one_unit(budget, fit, classes):
+    if getattr(fit.solver, "name", "") == "sgpr":
+        pytest.skip("a weight of k is k targets of a Gaussian process: its deviations follow the number of them")
+
     def law(draw, case, g):
         unit = draw(UNITS)
         return replace(case, w=np.full(len(case.X), unit), ridge=case.ridge * unit)

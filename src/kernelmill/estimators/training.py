@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kernelmill")
 
+ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
+
 STAGES = ("choosing kernel and solver", "choosing centers", "solving")
 
 
@@ -463,7 +465,8 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
             if isinstance(choice.kernel, Radial) and isinstance(choice.kernel.bandwidth, Tensor) and source.d <= tuning.MANY_FEATURES:
                 sharper = neighbourhoods.refined(choice.kernel, source, p, budget // 2, generator)
                 choice = tuning.again(sharper, choice, ridge, sample)
-    promised = choice.error if solver.criterion == "loo" and choice.error < float("inf") else None
+    enough = len(rows) >= ENOUGH_ROWS and solver.criterion == "loo" and choice.error < float("inf")
+    promised = choice.error if enough else None
     return choice.kernel, choice.ridge if free or given is not None else 0.0, promised
 
 
