@@ -151,6 +151,7 @@ def undisturbed(tmp_path_factory):
     return torch.load(folder / "alpha.pt"), int((folder / "cycles").read_text())
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_and_the_job_goes_on(tmp_path, undisturbed):
     want, cycles = undisturbed
     (tmp_path / "kill-1").write_text(str(cycles // 2))
