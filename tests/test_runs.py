@@ -1,11 +1,14 @@
 """Runs that lose nothing: killed, terminated, interrupted or short of disk, a run goes on to the same bits."""
 
+import errno
+import io
 import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
+import sys
 import time
 import warnings
 
@@ -307,6 +310,18 @@ def test_a_full_disk_ends_no_run(tmp_path, whole):
     assert torch.equal(done.model_.alpha, whole) and len(said) == 1
     assert len(kept) == 2 and sorted(path.name for path in tmp_path.glob("checkpoint-*")) == kept
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
+
+
+def test_words_that_cannot_be_written_end_no_run(monkeypatch, whole):
+    tried = []
+
+    class Full(io.StringIO):
+        def write(self, text):
+            tried.append(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert torch.equal(model(verbose=True).fit(X, y).model_.alpha, whole) and tried
 
 
 def test_a_folder_that_cannot_be_used_is_said_at_once(tmp_path, stopped):

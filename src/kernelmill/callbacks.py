@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from .errors import needed
 from .planning import Plan
 from .solvers import Event
+from .words import aside
 
 
 class ProgressBar:
@@ -27,7 +28,7 @@ class ProgressBar:
                 TextColumn("{task.fields[rate]} rows/s  loss {task.fields[loss]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=Console(file=aside()),
             )
             self._bar.start()
             self._task = self._bar.add_task("fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-")
@@ -146,7 +147,7 @@ class WandB(_Logger):
 
 def announce(plan: Plan) -> None:
     """Say on the terminal what is about to happen."""
-    Console(stderr=True).print(plan_line(plan), highlight=False, soft_wrap=True)
+    Console(file=aside()).print(plan_line(plan), highlight=False, soft_wrap=True)
 
 
 def plan_line(plan: Plan) -> str:

@@ -11,8 +11,8 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import typer
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from .. import errors
+from ..words import aside
 
 USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, LOST, BUG, INTERRUPTED = 2, 3, 4, 5, 6, 7, 8, 1, 130
 EXIT_CODES = {
@@ -75,7 +76,7 @@ def rank() -> int:
 
 def words(quiet: bool = False) -> Console:
     """Where words for people go."""
-    return Terminal(stderr=True, highlight=False, quiet=quiet or rank() > 0, soft_wrap=True)
+    return Terminal(file=aside(), highlight=False, quiet=quiet or rank() > 0, soft_wrap=True)
 
 
 def results() -> Console:
@@ -111,12 +112,9 @@ def command(function: Command) -> Command:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
-        warnings.showwarning = _warned
-        log = logging.getLogger("kernelmill")
-        if not any(isinstance(handler, Notes) for handler in log.handlers):
-            log.addHandler(Notes(logging.WARNING))
         try:
-            function(*args, **kwargs)
+            with _as_words():
+                function(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
             raise
         except BrokenPipeError:  # whoever read the output has enough of it
@@ -124,7 +122,7 @@ def command(function: Command) -> Command:
             raise typer.Exit(0) from None
         except BaseException as error:
             code, text = _meaning(error)
-            aloud = Terminal(stderr=True, highlight=False, soft_wrap=True)
+            aloud = Terminal(file=aside(), highlight=False, soft_wrap=True)
             if kwargs.get("debug"):
                 aloud.print_exception()
             aloud.print(f"{f'rank {rank()}: ' if rank() else ''}[bold red]error:[/] {markup.escape(text)}")
@@ -134,6 +132,19 @@ def command(function: Command) -> Command:
             raise typer.Exit(code) from None
 
     return run  # type: ignore[return-value]
+
+
+@contextmanager
+def _as_words() -> Iterator[None]:
+    """What the library warns of and logs is said to people, for as long as a command runs."""
+    log, shown, notes = logging.getLogger("kernelmill"), warnings.showwarning, Notes(logging.WARNING)
+    warnings.showwarning = _warned
+    log.addHandler(notes)
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+        log.removeHandler(notes)
 
 
 def _meaning(error: BaseException) -> tuple[int, str]:
