@@ -16,10 +16,10 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: lint docs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: lint docs
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -136,16 +136,23 @@ def _texts(comm: Communicator, own: str) -> list[str]:
 
 
 @contextmanager
-def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
-    """A rank that waits at the door of a call says so: perhaps the others were never told to call it."""
-    text = "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit, predict, score and save together"
-    late = threading.Timer(LATE, log.warning, (text, comm.rank, LATE, call))
+def _unless_done_in(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Acts, once, where what stands inside takes longer."""
+    late = threading.Timer(seconds, act)
     late.daemon = True
     late.start()
     try:
         yield
     finally:
         late.cancel()
+
+
+@contextmanager
+def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
+    """A rank that waits at the door of a call says so: perhaps the others were never told to call it."""
+    text = "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit, predict, score and save together"
+    with _unless_done_in(LATE, lambda: log.warning(text, comm.rank, LATE, call)):
+        yield
 
 
 def together(where: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -424,13 +431,8 @@ def in_time() -> Iterator[None]:
         print(f"rank {os.environ.get('RANK', '?')}: error: {text}", file=sys.stderr, flush=True)
         os._exit(LOST)
 
-    late = threading.Timer(MEETING + 30, end)
-    late.daemon = True
-    late.start()
-    try:
+    with _unless_done_in(MEETING + 30, end):
         yield
-    finally:
-        late.cancel()
 
 
 TOGETHER = "all ranks need the same data and settings, and call fit, predict, score and save together."
