@@ -103,6 +103,7 @@ def rows(n=3000, d=5, seed=0):
     return X, np.sin(X @ g.standard_normal(d)) + 0.3 * g.standard_normal(n)
 
 
+@pytest.mark.slow
 def test_the_prediction_is_stored_and_a_stored_plan_does_the_same(tmp_path):
     X, y = rows(12_000)
     labels = (y > 0).astype(int)

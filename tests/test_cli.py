@@ -208,6 +208,7 @@ def test_settings_of_the_wrong_kind(files, line):
     assert "error of kernelmill" not in typed("train", "train.csv", *target, "--config", "c.toml", code=2)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_a_model_stays(files):
     words = ["train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight"]
     typed(*words)
@@ -228,6 +229,7 @@ def test_what_lies_beside_a_model_stays(files):
     assert (files / "m.html").exists()
 
 
+@pytest.mark.slow
 def test_texts_stay_texts_where_they_look_like_numbers(files):
     zips = g.choice(["01234", "04567", "00999", "A1234"], N)
     label = np.where(zips == "01234", "00", np.where(zips == "04567", "01", "x"))

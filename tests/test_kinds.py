@@ -156,11 +156,11 @@ def test_whole_numbers_keep_their_digits_as_names():
 
 
 CASES = {
-    "number": ["1\n2.5\n-3", "0.5\n0\n1e-3", "1\nNA\n?", " 1\n2 ", "null\n5", "9999999999999999999999\n1"],
+    "number": ["1\n2.5\n-3", "0.5\n0\n1e-3", "1\nNA\n?", " 1\n2 ", "null\n5", "9999999999999999999999\n1", "1,5\n2", "0,125\n0,250"],
     "boolean": ["true\nfalse", "True\nFalse\n", "TRUE\nNA"],
     "date": ["2020-01-01\n2021-12-31", "2020-01-01 10:00:00\n2020-01-02", "2020-01-01T10:00:00Z\n2020-01-01 10:00:00+02:00\n2020-05-05",
              "2020-01-01 00:00:00.000000123", "3020-01-01\nNaT"],
-    "text": ["007\n1", "+5\n1", "1\nx", "0x10\n1", "-01\n2", "true\n1", "2020-01-01\n5", "2020-13-01", "NA\nDE", "1,5\n2"],
+    "text": ["007\n1", "+5\n1", "1\nx", "0x10\n1", "-01\n2", "true\n1", "2020-01-01\n5", "2020-13-01", "NA\nDE", "1,500\n2", "1,500\n2,25"],
     "empty": ["\n\n", "NA\n?\n", "\nNaN"],
 }  # fmt: skip
 
@@ -168,7 +168,7 @@ CASES = {
 @pytest.mark.parametrize(("kind", "body"), [(kind, body) for kind, bodies in CASES.items() for body in bodies])
 def test_a_csv_column_is_what_all_of_its_fields_are(tmp_path, kind, body):
     (tmp_path / "t.csv").write_text("a;b\n" + "".join(f'"{line}";0\n' for line in body.split("\n")) if "," not in body else "")
-    if "," in body:  # with the comma as the delimiter it is no decimal comma
+    if "," in body:  # where the comma is the delimiter too, one before three digits may mean thousands
         (tmp_path / "t.csv").write_text("a,b\n" + "".join(f'"{line}",0\n' for line in body.split("\n")))
     for held in (0, 1 << 30):
         assert opened(tmp_path / "t.csv", held).fields["a"].kind == kind
@@ -347,7 +347,7 @@ def test_a_date_becomes_its_parts_and_constant_ones_say_nothing():
     assert (out[:, 6:8] == 0).all() and out[:, 14:16].std() > 0.5  # the hour of pure dates, and of times
     assert (out[::10, :8] == 0).all() and (out[:, -1] == (np.arange(N) % 10 == 0)).all()
     later = FRAME[["when", "time"]].assign(when=FRAME["when"] + pd.Timedelta("5h"))
-    assert (encoder.encode(opened(later, 0), 0, N)[:, 6:8] == 0).all()
+    assert (encoder.encode(opened(later, 0), 0, N)[:, 6:8] != 0).any() and encoder.constant == [6, 7, 9]  # the model sees to these
 
 
 def test_a_regression_on_dates_is_one_on_seconds(tmp_path):
@@ -415,6 +415,28 @@ def test_decimal_commas_are_numbers_and_said(tmp_path, how):
         warnings.simplefilter("ignore")
         np.testing.assert_array_equal(again.predict(comma), want)
         np.testing.assert_array_equal(model.predict(comma), want)
+
+
+def test_commas_that_may_mean_thousands_are_not_read_without_a_word(tmp_path):
+    x = g.integers(1000, 9999, 200)
+    model = KernelRegressor(**SETTINGS).fit(pd.DataFrame({"x": x, "y": x * 0.5}), "y")
+    with pytest.raises(DataFileError, match="texts in 'x', such as"):
+        model.predict(pd.DataFrame({"x": [f"{v:,}" for v in x]}))
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f'"{v:,}",{v}\n' for v in x))
+    with pytest.warns(UserWarning, match="'x' look like numbers with commas, and are read as texts"):
+        assert opened(tmp_path / "t.csv", 0).fields["x"].kind == "text"
+
+
+def test_values_that_are_nearly_all_new_are_said(tmp_path):
+    zips = [f"{i % 7:05d}" for i in range(200)]
+    csv_of(tmp_path / "t.csv", pd.DataFrame({"zip": zips, "y": np.arange(200) % 7}))
+    model = KernelRegressor(**SETTINGS, columns=Columns(categorical=["zip"])).fit(tmp_path / "t.csv", "y")
+    with pytest.warns(UserWarning, match="most values of 'zip', such as '1', were not in the training data"):
+        model.predict(pd.DataFrame({"zip": [1 + i % 6 for i in range(200)]}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(pd.DataFrame({"zip": zips}))
+        model.predict(pd.DataFrame({"zip": [None] * 200}))
 
 
 @pytest.mark.parametrize("classes", [False, True])

@@ -24,7 +24,11 @@ PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 CONSOLE = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```console" in path.read_text()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def some_slow(pages: list[Path], *slow: str) -> list:
+    return [pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in slow else ()) for page in pages]
+
+
+@pytest.mark.parametrize("page", some_slow(PAGES, "data.md"))
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
@@ -32,7 +36,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), scope)
 
 
-@pytest.mark.parametrize("page", CONSOLE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", some_slow(CONSOLE, "cli.md"))
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)

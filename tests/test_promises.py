@@ -5,10 +5,11 @@ import itertools
 import logging
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from kernelmill import KernelClassifier, KernelRegressor, kernels, load, tuning
+from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load, tuning
 from kernelmill.calibration import calibrate
 from kernelmill.estimators import check, training
 from kernelmill.estimators.rows import stratified, units_of
@@ -100,7 +101,10 @@ def test_units_are_those_of_the_rows_that_count():
 # ---- columns that never varied -------------------------------------------------------------------------------------------------
 
 
-GIVEN = [kernels.Laplacian(bandwidth=2.0), kernels.Matern(bandwidth=np.array([1.0, 2.0, 3.0]))]
+GIVEN = [
+    kernels.Laplacian(bandwidth=2.0), kernels.Matern(bandwidth=np.array([1.0, 2.0, 3.0])),
+    kernels.Laplacian(bandwidth=np.diag([1.0, 4.0, 2.0]) + 0.1), kernels.Polynomial(), kernels.ArcCosine(), kernels.ReluNTK(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kernel", ["auto", "gaussian", *GIVEN])
@@ -113,6 +117,30 @@ def test_a_column_that_was_constant_has_no_influence(kernel):
     assert model.score(later, y) > 0.5
 
 
+@pytest.mark.parametrize("options", [dict(), dict(solver="eigenpro4", epochs=2, kernel=kernels.Gaussian(bandwidth=1.0))], ids=str)
+@pytest.mark.parametrize("table", [False, True])
+def test_a_column_that_begins_to_vary_in_a_later_chunk_is_learned_from_then_on(options, table):
+    X, y = smooth(1200, 2)
+    X[:400, 1], y[:400] = 0, np.sin(3 * X[:400, 0])
+    y[400:] = np.sin(3 * X[400:, 0]) + 2 * X[400:, 1]
+    rows = pd.DataFrame(X, columns=["a", "b"]).assign(y=y) if table else X
+    learn = lambda model, a: model.partial_fit(rows[a : a + 400], "y" if table else y[a : a + 400])  # noqa: E731
+    model = learn(KernelRegressor(**options, n_centers=300, random_state=0), 0)
+    assert model.model_.constants == {1: 0.0}
+    model.add_centers(rows[400:600])
+    for start in (400, 800, 400, 800):
+        learn(model, start)
+    assert model.model_.constants == {} and model.score(rows[400:], "y" if table else y[400:]) > 0.95
+
+
+def test_a_warm_start_frees_a_column_that_varies_now():
+    X, y = smooth(200, 2)
+    X = np.c_[X, np.ones(200)]
+    model = KernelRegressor(kernel=kernels.Gaussian(bandwidth=1.0), ridge=0.1, warm_start=True).fit(X, y)
+    assert model.fit(X, y).model_.constants == {2: 1.0}
+    assert model.fit(X + [[0, 0, 1]] * np.arange(200)[:, None], y).model_.constants == {}
+
+
 def test_a_column_that_varies_only_in_rows_of_no_weight_was_constant():
     X, y = smooth(200, 2)
     X = np.c_[X, np.r_[np.full(199, 5.0), 7.0]]
@@ -121,12 +149,13 @@ def test_a_column_that_varies_only_in_rows_of_no_weight_was_constant():
     np.testing.assert_array_equal(model.predict(X + [0, 0, 3.0]), model.predict(X))
 
 
-def test_a_kernel_blind_to_a_feature_is_stored_and_exported(tmp_path):
+def test_what_never_varied_is_stored_and_exported(tmp_path):
     X, y = smooth(100, 2)
     model = KernelRegressor(kernel=kernels.Gaussian(bandwidth=1.0), ridge=0.1).fit(np.c_[X, np.ones(100)], y)
     model.save(tmp_path / "m")
     rows = np.c_[X, np.arange(100.0)]
     np.testing.assert_array_equal(load(tmp_path / "m").predict(rows), model.predict(rows))
+    np.testing.assert_allclose(model.model_.exported().module()(torch.tensor(rows))[:, 0], model.predict(rows), rtol=1e-6)
 
 
 # ---- bounds of the search ------------------------------------------------------------------------------------------------------
@@ -301,8 +330,9 @@ def test_a_model_much_worse_than_promised_is_warned_about(monkeypatch):
         KernelRegressor(kernel="gaussian", n_centers=200, solver="eigenpro4", random_state=0).fit(X, y)
 
 
-def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(monkeypatch, caplog):
-    X, y = smooth(600)
+@pytest.fixture
+def eigenpro4_fails(monkeypatch):
+    """"auto" begins with EigenPro 4, whose weights are spoiled."""
     spoil(monkeypatch, EigenPro4)
     choose = training._solver
 
@@ -311,10 +341,43 @@ def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(mon
         return chosen if estimator.solver == "auto" else choose(estimator, base, *rest)
 
     monkeypatch.setattr(training, "_solver", first_eigenpro4)
+
+
+def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(eigenpro4_fails, caplog):
+    X, y = smooth(600)
     with caplog.at_level(logging.INFO, "kernelmill"):
         model = KernelRegressor(kernel="gaussian", random_state=0).fit(X, y)
     assert model.plan_.solver == "falkon" and model.plan_.precision == "float64" and model.score(X, y) > 0.9
     assert model.solver == "auto" and model.kernel == "gaussian" and "trying" in caplog.text
+    model.set_params(warm_start=True).fit(X, y)  # nothing was changed by the user
+
+
+@pytest.mark.parametrize("error", [InputError("no room"), MemoryError(), torch.OutOfMemoryError()])
+def test_another_way_that_fails_leaves_the_first_model(eigenpro4_fails, monkeypatch, error):
+    def fails(*args):
+        raise error
+
+    X, y = smooth(600)
+    monkeypatch.setattr(Falkon, "solve", fails)
+    with pytest.warns(UserWarning, match="was expected from a sample"):
+        assert KernelRegressor(kernel="gaussian", random_state=0).fit(X, y).plan_.solver == "eigenpro4"
+
+
+def test_a_model_is_checked_on_held_out_rows_from_everywhere():
+    X, y = smooth(12_000, 2)
+    noise = np.linspace(1.5, 0.05, len(X)) * np.random.default_rng(1).normal(size=len(X))
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "check", lambda *args: found.append(check.check(*args)) or found[-1])
+        KernelRegressor(n_centers=100, random_state=0, validation_fraction=0.4).fit(X, y + noise)
+    assert len(found) == 1 and abs(found[0].found / found[0].expected - 1) < 0.2
+
+
+def test_a_plan_of_many_rows_does_the_same_with_the_models_own_kernel():
+    X, y = smooth(11_000, 2)
+    model = KernelRegressor(n_centers=50, kernel="gaussian", random_state=0).fit(X, y)
+    again = KernelRegressor(n_centers=50, kernel=model.model_.kernel, solver=model.plan_, random_state=0).fit(X, y)
+    assert again.plan_.n == model.plan_.n == 10_780
 
 
 def test_weights_that_are_not_numbers_never_pass_the_check():

@@ -89,6 +89,7 @@ def test_any_number_of_processes_gives_the_same_weights(tmp_path, monkeypatch, r
         assert want[name].norm() > 0.1 and relative(found[name], want[name]) < 1e-10, name
 
 
+@pytest.mark.slow
 def test_estimators_do_the_same_in_a_job(tmp_path, monkeypatch):
     X, y = data()
     np.savez(tmp_path / "d.npz", X=X, label=(y > 0).astype(int))

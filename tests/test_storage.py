@@ -275,6 +275,7 @@ def put(content, path, value):
 TAMPERED = {
     ("extra", "plan", "q"): "<script>", ("extra", "plan", "bytes"): float("nan"), ("extra", "plan", "solver"): 3,
     ("extra", "fitted", "rows_seen_"): "many", ("extra", "fitted", "temperature_"): float("nan"),
+    ("extra", "fitted", "floor_"): float("nan"), ("extra", "fitted", "bias_"): [float("nan"), 0.0], ("constants",): [[0, float("nan")]],
     ("extra", "fitted", "confusion_"): [["x", 1], [1, 1]], ("extra", "fitted", "timings_"): {"solving": "long"},
     ("extra", "fitted", "classes_"): {"$array": ["a", "b", "c"], "dtype": "str"}, ("extra", "fitted", "ridge_"): True,
     ("extra", "fitted", "feature_names_in_"): {"$array": ["a"], "dtype": "<U1000000000"},

@@ -56,6 +56,7 @@ WIDEST = 4096  # bytes of a text in an array whose type says how long they may b
 DEEPEST = 50  # lists and tables within each other in model.json
 FITTED: dict[str, Any] = {
     "n_iter_": int, "ridge_": float, "n_features_in_": int, "feature_names_in_": np.ndarray, "classes_": np.ndarray, "temperature_": float,
+    "bias_": np.ndarray, "floor_": float,
     "n_outputs_": int, "y_ndim_": int, "rows_seen_": int, "_matrix": str | None, "_stands": int, "_weight_seen": float,
     "_target": str | None, "timings_": dict, "confusion_": np.ndarray | None,
 }  # fmt: skip  # types of what an estimator learned, by name
@@ -89,11 +90,12 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
     content = {
         "format": FORMAT,
         # Older versions of this library read what they understand: no kinds of columns, and no bias of probabilities.
-        "version": 1 if encoder is None and "bias_" not in extra.get("fitted", {}) else VERSION,
+        "version": 1 if encoder is None and "bias_" not in extra.get("fitted", {}) and not model.constants else VERSION,
         "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
         "uncertainty": model.ridge,
+        "constants": [[i, value] for i, value in model.constants.items()],
         "extra": encode(extra, "extra", tensors),
     }
     for name, stored in content["extra"].get("fitted", {}).items():  # what the user gave may be dropped, what was learned may not
@@ -425,7 +427,10 @@ def _model(
         if not _is_finite(tensors[name]):
             raise ModelFileError(f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save(); train again.")
     Z, alpha = (tensors[name] if comm.size == 1 else tensors[name][shard(comm)].clone() for name in ("Z", "alpha"))
-    model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p)
+    constants = {int(i): float(value) for i, value in content.get("constants", [])}
+    if not all(0 <= i < Z.shape[1] and math.isfinite(value) for i, value in constants.items()):
+        raise ModelFileError(f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again.")
+    model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p, constants)
     encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
     if encoder is not None and encoder.d != Z.shape[1]:
         raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {Z.shape[1]}.")
@@ -450,8 +455,13 @@ def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: in
         wrong.append(("classes_", fitted["classes_"].shape))
     if (counts := fitted.get("confusion_")) is not None and counts.shape != (outputs, outputs):
         wrong.append(("confusion_", counts.shape))
-    if not 0 < fitted.get("temperature_", 1.0) < math.inf:
+    bias = fitted.get("bias_", np.zeros(outputs))
+    if not wrong and (bias.shape != (outputs,) or not np.isfinite(bias).all()):
+        wrong.append(("bias_", bias))
+    if not wrong and not 0 < fitted.get("temperature_", 1.0) < math.inf:
         wrong.append(("temperature_", fitted["temperature_"]))
+    if not wrong and not 0 <= fitted.get("floor_", 0.0) < 1:
+        wrong.append(("floor_", fitted["floor_"]))
     if d is not None and fitted["n_features_in_"] != d:
         wrong.append(("n_features_in_", fitted["n_features_in_"]))
     if wrong:

@@ -25,7 +25,8 @@ class KernelModel(nn.Module):
 
     Z are rows of the training data as they were given; alpha (p, c) is in the precision of the sums, intercept (c,) in that of the
     values: float64 for numbers, which may be far from zero. `precision` is what features are rounded to, in training as in prediction.
-    Where ranks share it, Z and alpha are this rank's rows, and all ranks call it together, with the same rows.
+    `constants` are the features that never varied in training, each with its value there: what they say later was not learned, so they
+    are taken as they were. Where ranks share it, Z and alpha are this rank's rows, and all ranks call it together, with the same rows.
     """
 
     Z: Tensor
@@ -47,10 +48,11 @@ class KernelModel(nn.Module):
         uncertainty: Uncertainty | None = None,
         comm: Communicator | None = None,
         n_centers: int | None = None,
+        constants: dict[int, float] | None = None,
     ):
         super().__init__()
         self.comm, self.n_centers = comm or Alone(), len(Z) if n_centers is None else n_centers
-        self.kernel, self.tile_bytes = kernel, tile_bytes
+        self.kernel, self.tile_bytes, self.constants = kernel, tile_bytes, constants or {}
         self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
         self.register_buffer("alpha", alpha.contiguous())  # as a file has it: the order of a sum follows it
@@ -96,7 +98,8 @@ class KernelModel(nn.Module):
         out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
         for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
-            waiting.append((i, self.comm.start_sum(K.matmul(K.points(X[i : i + ROWS]), Z, self.alpha))))
+            points = K.points(self._as_learned(X[i : i + ROWS]))
+            waiting.append((i, self.comm.start_sum(K.matmul(points, Z, self.alpha))))
             if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed
                 j, summed = waiting.pop(0)
                 torch.add(summed(), self.intercept, out=out[j : j + ROWS])
@@ -104,11 +107,19 @@ class KernelModel(nn.Module):
             torch.add(summed(), self.intercept, out=out[j : j + ROWS])
         return out
 
+    def _as_learned(self, X: Tensor) -> Tensor:
+        """These rows with what never varied in training as it was there."""
+        if not self.constants:
+            return X
+        values = torch.full((X.shape[1],), torch.nan, dtype=X.dtype)
+        values[list(self.constants)] = torch.tensor(list(self.constants.values()), dtype=X.dtype)
+        return torch.where(values.isnan().to(X.device), X, values.to(X.device))
+
     def _expression(self, X: Tensor) -> Tensor:
         if self._prepared is None:
             raise InputError("prepare the model before it is exported: model.prepared(), or call it once.")
         K, Z = self._prepared
-        return K.expression(X, Z, self.alpha) + self.intercept
+        return K.expression(self._as_learned(X), Z, self.alpha) + self.intercept
 
     def exported(self) -> torch.export.ExportedProgram:
         """The model as torch.export's program, for any number of rows (2 or more) of the precision of its centers. K(X, Z) is held: give
@@ -131,7 +142,7 @@ class KernelModel(nn.Module):
         K, Z = self.prepared()
         out = torch.empty(len(X), len(known.signal), dtype=known.L.dtype, device=known.L.device)
         for i in range(0, len(X), 4096):
-            x = K.points(X[i : i + 4096])
+            x = K.points(self._as_learned(X[i : i + 4096]))
             phi = torch.linalg.solve_triangular(known.L, K.dense(Z, x).to(known.L), upper=False)
             left = torch.linalg.solve_triangular(known.R, phi, upper=False)
             share = K.diagonal(x).to(phi) - (phi * phi).sum(0) + known.ridge * (left * left).sum(0)

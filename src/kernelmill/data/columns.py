@@ -25,6 +25,7 @@ PRIOR = 10.0  # rows that a category's mean target is drawn towards the common m
 MOST_VALUES = 100_000  # distinct values of a column that are counted; with more it is hashed
 MOST_OUTPUTS = 16  # columns of targets that a category may be encoded by; with more it is hashed
 DIFFERENT = 3  # different rows per value of a category, from which the fold of a row follows from the row itself
+MANY_NEW = 50  # values of a column that were never seen in training, and are warned about where they are most of it
 CHUNK = 8_192  # rows whose moments are computed at once, however the table is cut: every kind of file gives the same ones to the bit
 
 
@@ -86,11 +87,19 @@ class Category:
             return hashed(texts, self.width)
         assert self.table is not None
         codes = self.names.codes(texts)
+        self._warn_of_new(texts, codes)
         out = self.table[codes]
         if fold is not None and self.folds is not None:
             inside = fold >= 0
             out[inside] = self.folds[fold[inside], codes[inside]]
         return out
+
+
+    def _warn_of_new(self, texts: np.ndarray, codes: np.ndarray) -> None:
+        new = (codes == len(self.values)) & (texts != None)  # noqa: E711 (of every element)
+        if self.width and new.sum() > max(MANY_NEW, len(codes) / 2):
+            example = texts[new][0]
+            warn(f"most values of {self.name!r}, such as {example!r}, were not in the training data; check that they are written alike.")
 
 
 @dataclass
@@ -100,7 +109,7 @@ class Encoder:
     numbers: list[str]  # fields that become numbers, in order: numbers, booleans and dates, of which each has several parts
     widths: list[int]
     shift: np.ndarray  # (their columns,) what is taken off, and what a missing value becomes
-    scale: np.ndarray  # what is divided by: infinity where a column was constant in training, so that it has no influence
+    scale: np.ndarray  # what is divided by
     flagged: np.ndarray  # places of the columns that had missing values: each gets a column that says where
     categories: list[Category]
     kind: str  # of the features: "float32", or the matrix's own
@@ -108,6 +117,7 @@ class Encoder:
     order: list[str] = field(default_factory=list)  # the fields as they stood in the table
     kinds: list[str] = field(default_factory=list)  # of the fields in their order; models from before they were stored have none
     by_content: bool = False  # whether the fold of a training row follows from the row, or from its number; not stored
+    constant: list[int] = field(default_factory=list)  # places of the features that are 0 in every training row; not stored
 
     @property
     def dtype(self) -> np.dtype:
@@ -195,7 +205,7 @@ class Encoder:
                 fields_[name] = fields_[name] * units[near]
 
     def to_dict(self) -> dict[str, Any]:
-        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("categories", "by_content")}
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("categories", "by_content", "constant")}
         return {**kept, "categories": [{**asdict(category), "folds": None} for category in self.categories]}
 
     @classmethod
@@ -213,13 +223,16 @@ class Encoder:
             raise ValueError("the encoder's columns do not fit each other")
         if len(found.flagged) and (found.flagged.min() < 0 or found.flagged.max() >= len(found.shift)):
             raise ValueError("the encoder's columns do not fit each other")
+        if not np.isfinite(found.shift).all() or not (np.isfinite(found.scale) & (found.scale > 0)).all():
+            raise ValueError("the encoder's columns have no scale")
         if len(found.kinds) not in (0, len(found.order)) or not set(found.kinds) <= {"number", "boolean", "date", "text", "empty"}:
             raise ValueError("the encoder's kinds do not fit its columns")
         if any(found.widths[found.numbers.index(name)] != len(dates.PARTS) for name in found.dates):
             raise ValueError("the encoder's dates do not fit its columns")
         for c in found.categories:
             if c.how not in ("one_hot", "target", "hash") or (
-                c.how != "hash" and (c.table is None or c.table.shape != (len(c.values) + 1, c.width))
+                c.how != "hash"
+                and (c.table is None or c.table.shape != (len(c.values) + 1, c.width) or not np.isfinite(c.table).all())
             ):
                 raise ValueError("the encoder's categories do not fit each other")
         return found
@@ -291,8 +304,8 @@ def learn(
     encoder = Encoder(
         numbers,
         widths,
-        np.zeros_like(mean) if plain else np.where(circle, 0, mean),
-        np.ones_like(mean) if plain else np.where(varies, np.where(scaled | (standardise & ~circle), spread, 1.0), np.inf),
+        np.zeros_like(mean) if plain else np.where(circle & varies, 0, mean),
+        np.ones_like(mean) if plain else np.where(varies & (scaled | (standardise & ~circle)), spread, 1.0),
         np.flatnonzero((lost > 0) & ~empty),
         [],
         str(kind) if plain and kind is not None else "float32",
@@ -300,6 +313,7 @@ def learn(
         names,
         list(kinds.values()),
     )
+    encoder.constant = [] if plain else np.flatnonzero(~varies).tolist()
     encoder.categories = [_category(columns, name, counts[name], Y) for name in texts]
     encoder.by_content = _by_target([category for category in encoder.categories if category.how == "target"], table, names, Y, train, w)
     if not encoder.d:

@@ -352,6 +352,10 @@ def _csv(path: Path, where: str, in_memory: int, kinds: Mapping[str, str]) -> Ta
     commas = [name for name, guess in zip(names, guesses, strict=True) if guess.has_commas]
     if commas:
         warn(f"{where}: the numbers in {', '.join(map(repr, commas[:5]))} have decimal commas, and are read so.")
+    doubtful = [name for name, guess in zip(names, guesses, strict=True) if guess.doubtful]
+    if doubtful:
+        text = "look like numbers with commas, and are read as texts: write them with a decimal point and without thousands separators"
+        warn(f"{where}: the fields of {', '.join(map(repr, doubtful[:5]))} {text}.")
     table = _arrow(file, in_memory) if held else _ipc(file, where, in_memory)
     files.seal()
 

@@ -31,6 +31,7 @@ WORDS = {"number": "numbers", "boolean": "true or false", "date": "dates", "text
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_THOUSAND = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # perhaps, or a decimal comma before three digits
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d.*)?")
 _SWITCH = {"true": "1", "false": "0", "1": "true", "0": "false"}
 
@@ -121,10 +122,11 @@ def convert(values: np.ndarray, given: str, wanted: str, name: str, where: str) 
         return np.full((len(values), 1), np.nan)
     bad: Any = None
     if given == "text":
-        parse, out = _PARSERS[wanted], np.full((len(values), 1), np.nan)
-        for i, text in enumerate(values.tolist()):
+        out, texts = np.full((len(values), 1), np.nan), [None if text is None else text.strip() for text in values.tolist()]
+        parse = _PARSERS[wanted] if wanted != "number" else _number_parser(texts)
+        for i, text in enumerate(texts):
             try:
-                out[i, 0] = np.nan if text is None or text.strip() in MISSING else parse(text.strip())
+                out[i, 0] = np.nan if text is None or text in MISSING else parse(text)
             except (ValueError, KeyError, OverflowError):
                 bad = text
                 break
@@ -143,14 +145,20 @@ def convert(values: np.ndarray, given: str, wanted: str, name: str, where: str) 
     raise DataFileError(f"{where} has {WORDS[given]} in {name!r}, such as {bad!r}, which had {WORDS[wanted]} when the model was trained.")
 
 
-def _parse_number(text: str) -> float:
-    if "_" in text:
-        raise ValueError(text)
-    return float(text.replace(",", ".") if _COMMA.fullmatch(text) else text)
+def _number_parser(texts: list[str | None]) -> Callable[[str], float]:
+    """Reads numbers. Commas are decimal where a field among them leaves no doubt: 1,234 alone may be a thousand, and is refused."""
+    decimal = any(text and _COMMA.fullmatch(text) and not _THOUSAND.fullmatch(text) for text in texts)
+
+    def parse(text: str) -> float:
+        if "_" in text:
+            raise ValueError(text)
+        return float(text.replace(",", ".") if decimal and _COMMA.fullmatch(text) else text)
+
+    return parse
 
 
 _SAID = {**dict.fromkeys([*TRUE, "1"], 1.0), **dict.fromkeys([*FALSE, "0"], 0.0)}
-_PARSERS = {"number": _parse_number, "boolean": _SAID.__getitem__, "date": dates.second_of}
+_PARSERS = {"boolean": _SAID.__getitem__, "date": dates.second_of}
 
 
 # ---- arrays of numpy's -----------------------------------------------------------------------------------------------------------------
@@ -307,13 +315,14 @@ _ALSO = {"whole": ["whole", "number", "comma"]}  # forms that the fields of a fo
 class Guess:
     """The form of a CSV column, told block by block: the first that every field so far is written in.
 
-    Numbers are written without a leading zero or plus (007 is a name); booleans are true and false; dates are ISO's. `commas`: a number may
-    have a decimal comma. `text`: it is known to be texts, exactly as they are written.
+    Numbers are written without a leading zero or plus (007 is a name); booleans are true and false; dates are ISO's. `commas`: one inside
+    a number is decimal; else 1,234 may be a thousand, and only a column without such fields has decimal commas. `text`: it is known to
+    be texts, exactly as they are written.
     """
 
     def __init__(self, text: bool = False, commas: bool = False):
-        self._forms = [] if text else [form for form in _FORMS if commas or form != "comma"]
-        self._seen = text
+        self._forms, self._commas = [] if text else [*_FORMS], commas
+        self._seen, self.doubtful = text, False  # doubtful: texts that look like numbers with commas
 
     @property
     def has_commas(self) -> bool:
@@ -336,14 +345,23 @@ class Guess:
         tried = [strings]
         for form in self._forms:
             found = _written(tried, form)
-            if found is None:
+            if found is None or (form == "comma" and not self._commas and _share(strings, _THOUSAND)):
                 continue
             if found.null_count < len(found):
                 self._forms = [other for other in self._forms if other in _ALSO.get(form, [form])]
                 self._seen = True
             return found.cast(self.type) if self._seen else pa.nulls(len(found))
+        self.doubtful = self.doubtful or (bool(self._forms) and _share(strings, _THOUSAND, _COMMA) > 0.9)
         self._forms, self._seen = [], True
         return strings
+
+
+def _share(strings: Any, *patterns: re.Pattern) -> float:
+    """How many of these fields are written in one of these ways, of those that are there."""
+    import pyarrow.compute as pc
+
+    either = "|".join(f"(?:{pattern.pattern})" for pattern in patterns)
+    return pc.mean(pc.match_substring_regex(strings, f"^\\s*(?:{either})\\s*$")).as_py() or 0.0
 
 
 def _written(tried: list[Any], form: str) -> Any:

@@ -55,7 +55,8 @@ def check(model: KernelModel, units: Units, expected: float, held: tuple[Tensor,
         rows = source.take(torch.randperm(source.n, generator=torch.Generator().manual_seed(0))[:ROWS])
         X, Y, w = rows.X, rows.Y, rows.w
     else:
-        X, y, w = (part[:ROWS] for part in held)
+        some = torch.randperm(len(held[1]), generator=torch.Generator().manual_seed(0))[:ROWS].sort().values
+        X, y, w = (part[some.to(part.device)] for part in held)
         Y = torch.nn.functional.one_hot(y, len(units.mean)).double() if y.ndim == 1 else y.double()
         Y = (Y - units.mean.cpu()) / units.scale.cpu()
     with torch.no_grad():
@@ -112,8 +113,8 @@ def _may_repeat(estimator: KernelEstimator) -> bool:
 
 def adopt(estimator: KernelEstimator, other: KernelEstimator) -> None:
     """Take over what another fit of the same rows learned."""
-    settings = set(estimator.get_params(deep=False))
-    estimator.__dict__.update({name: value for name, value in vars(other).items() if name not in settings})
+    own = {*estimator.get_params(deep=False), "_fitted_with"}  # settings, and what a warm start compares them with
+    estimator.__dict__.update({name: value for name, value in vars(other).items() if name not in own})
 
 
 def warn_of(found: Check, estimator: Any) -> None:

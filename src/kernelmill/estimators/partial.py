@@ -20,7 +20,7 @@ from ..errors import InputError, warn
 from ..model import ROWS, KernelModel
 from ..planning import is_auto
 from .equations import equations, exact
-from .rows import Units
+from .rows import Units, still_constant
 from .training import train
 from .watch import Watch
 
@@ -42,6 +42,7 @@ def go_on(estimator: KernelEstimator, X: Tensor, y: Tensor, w: Tensor, labels: b
         raise InputError(f"partial_fit goes on with the square loss, and this model was fitted with the {loss} loss; fit it anew.")
     Y = torch.nn.functional.one_hot(y, model.alpha.shape[1]) if y.ndim == 1 else y
     Y = Y.double() - model.intercept.cpu().double()
+    model.constants = still_constant(model.constants, X[w.to(X.device) > 0])
     share = _exactly(estimator, X, Y, w) if exact(estimator) else _by_steps(estimator, X, Y, w, labels)
     estimator.rows_seen_ += round(share * len(w))
     estimator._weight_seen += share * float(w.sum())
@@ -72,7 +73,8 @@ def _exactly(estimator: KernelEstimator, X: Tensor, Y: Tensor, w: Tensor) -> flo
         alpha = alpha.to(model.alpha.dtype)
     else:  # weights so large that they cancel each other would not survive in float32
         precision = "float64"
-    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, model.intercept.to(alpha.device), model.tile_bytes, precision)
+    intercept = model.intercept.to(alpha.device)
+    estimator.model_ = KernelModel(model.kernel, model.Z, alpha, intercept, model.tile_bytes, precision, constants=model.constants)
     estimator._equations, estimator.plan_, estimator.ridge_ = state, state.plan, ridge
     estimator.history_, estimator.n_iter_ = [*estimator.history_, *watch.history], estimator.n_iter_ + 1
     return 1.0
@@ -119,4 +121,5 @@ def grown(model: KernelModel, rows: Tensor) -> KernelModel:
         warn(f"{len(rows) - len(new)} of the {len(rows)} rows given to add_centers are centers already, and are left out.")
         rows = rows[sorted(new.values())]
     alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
-    return KernelModel(model.kernel, torch.cat([model.Z, rows]), alpha, model.intercept, model.tile_bytes, model.precision)
+    Z, constants = torch.cat([model.Z, rows]), still_constant(model.constants, rows)
+    return KernelModel(model.kernel, Z, alpha, model.intercept, model.tile_bytes, model.precision, constants=constants)

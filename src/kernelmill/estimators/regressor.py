@@ -42,7 +42,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         float32, or float64 for "float64"; the direct solution, Gaussian processes and, with "auto", Falkon are computed in
         float64
     memory_budget : bytes, or a string such as "8GB", that the fit may take beyond X and y
-    validation_fraction : rows held out of training to score each epoch
+    validation_fraction : share of the rows held out of training, to score each epoch and to check the model at the end; None: 2 %, at
+        most 1,000 rows, where there are more than 10,000 and the kernel is chosen, else none
     early_stopping : stop when the score of held-out rows has not improved for 3 epochs, and keep the best weights; "auto": only for
         solvers whose regularisation that is (NYTRO, 50 steps)
     callbacks : one callable or a list; each gets every Event, and returning True stops the fit

@@ -88,19 +88,22 @@ def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
         raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
 
 
-def constant_features(source: Source, centers: Tensor | None) -> Tensor:
-    """(d,) which features are the same in every row, and in the user's own centers. Nearly always a few rows tell: only for features that
-    are alike there all are read."""
+def constant_features(source: Source, centers: Tensor | None) -> dict[int, float]:
+    """The features that are the same in every row, and in the user's own centers, with their values. Nearly always a few rows tell: only
+    for features that are alike there all are read."""
     first = source.some(1000).X
     first = first if centers is None else torch.cat([first, centers.to(first)])
     low, high = first.amin(0), first.amax(0)
-    if bool((low < high).all()):
-        return low == high
-    for batch in source.sweep(65_536):
+    for batch in source.sweep(65_536) if not bool((low < high).all()) else ():
         low, high = torch.minimum(low, batch.X.amin(0).to(low)), torch.maximum(high, batch.X.amax(0).to(high))
         if bool((low < high).all()):
             break
-    return low == high
+    return {i: low[i].item() for i in torch.nonzero(low == high).flatten().tolist()}
+
+
+def still_constant(known: dict[int, float], rows: Tensor) -> dict[int, float]:
+    """Those of these features that do not vary in new rows either."""
+    return {i: value for i, value in known.items() if bool((rows[:, i] == value).all())}
 
 
 def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

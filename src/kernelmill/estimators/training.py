@@ -20,7 +20,7 @@ from .. import kernels, neighbourhoods, solvers, tuning
 from ..callbacks import announce, plan_line
 from ..data import Source, Stream, source_of
 from ..distributed import Alone, Communicator, largest, restarted, shard
-from ..errors import InputError, one_of, warn
+from ..errors import InputError, KernelmillError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
@@ -104,8 +104,14 @@ def _verified(
         return
     for other in other_ways(estimator):
         log.info("error %.4g where %.4g was expected: trying %s with ridge %.3g", found.found, found.expected, other.solver, other.ridge)
-        tried = again(other, found.expected)
-        if tried is not None and not tried.found >= found.found:
+        try:
+            tried = again(other, found.expected)
+        except (KernelmillError, MemoryError, torch.OutOfMemoryError, torch.linalg.LinAlgError) as error:
+            log.info("it failed: %s", error)  # the first model is there
+            continue
+        if tried is None:  # it was stopped: so is the fit
+            break
+        if tried.found < found.found or found.found != found.found:
             adopt(estimator, other)
             found = tried
         if found.within(DOUBT):
@@ -230,10 +236,7 @@ def _train(
         kernel, ridge, expected = _agreed(estimator, comm, tell)
         expected = promised if expected is None else expected
     kernel.validate(d)
-    encoder = estimator._learned
-    if not before and warm is None and (encoder is None or encoder.plain):  # another encoder has seen to it
-        # What never varied says nothing: where it does vary later, it must not make a row unlike all others.
-        kernel = kernel.blind_to(comm.same(lambda: constant_features(source, own)))
+    constants = before.get("constants", {}) if before else comm.same(lambda: _constants(estimator, source, own, warm))
     own_kernel = warm.kernel if warm is not None else given or kernel
     factor = kernels.magnification(own_kernel, kernel)
     unit = factor ** (2 * (kernel.homogeneity or 0))  # K of the user's kernel is this times K of the one that is trained with
@@ -274,7 +277,7 @@ def _train(
         )
     if run and not before:
         choices = {"kernel": kernel, "ridge": ridge, "plan": plan, "dealt": {"Z": Z}, "order": order, "every_row": every_row}
-        choices |= {"scale": units.scale, "expected": expected}
+        choices |= {"scale": units.scale, "expected": expected, "constants": constants}
         run.team = team
         if team.size == comm.size or comm.rank == 0:
             run.write_choices(
@@ -287,6 +290,7 @@ def _train(
                 }
             )
     watch = Watch(estimator, solver, kernel, Z, Units(solver.intercept(units.mean), units.scale), held, plan, run, team, ends)
+    watch.constants = constants
     state = None
     if run and run.saved:
         state = state_of(run.saved, device)
@@ -330,6 +334,17 @@ def _train(
 
 
 Chosen = tuple[Kernel, float, float | None]  # kernel, ridge, and the error that they promise, if it was asked for
+
+
+def _constants(estimator: KernelEstimator, source: Source, own: Tensor | None, warm: KernelModel | None) -> dict[int, float]:
+    """What never varied in training, and says nothing: where it does vary later, it must not make a row unlike all others."""
+    encoder = estimator._learned
+    if warm is not None:
+        found = constant_features(source, warm.Z) if warm.constants else {}
+        return {i: value for i, value in warm.constants.items() if found.get(i) == value}
+    if encoder is not None and not encoder.plain:
+        return dict.fromkeys(encoder.constant, 0.0)
+    return constant_features(source, own)
 
 
 def _as_given(before: dict[str, Any] | None, source: Source, team: Communicator) -> bool:
@@ -484,7 +499,7 @@ def _count_centers(estimator: KernelEstimator, n: int) -> int | None:
     whole("n_centers", estimator.n_centers, 1)
     count = int(estimator.n_centers)  # type: ignore[arg-type]
     if count > n:
-        warn(f"n_centers={count} is more than the {n} training rows: all are centers.")
+        warn(f"n_centers={count} is more than the {n} rows that are trained on: each of them is a center.")
     return min(n, count)
 
 

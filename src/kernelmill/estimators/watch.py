@@ -42,6 +42,7 @@ class Watch:
         self.history: list[dict[str, Any]] = []
         self.best: Tensor | None = None
         self.stopped, self.interrupted, self._run = False, False, run
+        self.constants: dict[int, float] = {}
         self._comm, self._ends = comm or Alone(), ends
         self._best_score, self._waited, self._plan, self._patience = -np.inf, 0, plan, solver.patience
         self._estimator, self._held, self._kernel, self._Z, self._units = estimator, held, kernel, Z, units
@@ -113,7 +114,7 @@ class Watch:
             alpha, precision = alpha.double() / unit, "float64"
         sizes = self._plan.tile_bytes, precision, known
         mean = self._units.mean.to(alpha.device)
-        return KernelModel(kernel or self._kernel, Z, alpha, mean, *sizes, comm=self._comm, n_centers=self._plan.p)
+        return KernelModel(kernel or self._kernel, Z, alpha, mean, *sizes, self._comm, self._plan.p, self.constants)
 
     def _score(self, alpha: Tensor) -> float:
         X, y, w = self._held

@@ -58,10 +58,6 @@ class Kernel(Settings):
                 setattr(own, name, copy.deepcopy(value))
         return own
 
-    def blind_to(self, features: Tensor) -> Self:
-        """The same kernel without the features of this mask, where that leaves it as it is on rows in which they do not vary."""
-        return self
-
     def validate(self, d: int) -> None:
         """Raise InputError where the settings do not fit rows of d features."""
 
@@ -123,9 +119,7 @@ class Scale:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number, (d,) or (d, d).")
         if d is not None and values.ndim > 0 and values.shape[0] != d:
             raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features; give one value per feature.")
-        # A feature of infinite bandwidth has no influence.
-        wrong = ~torch.isfinite(values).all() if values.ndim == 2 else ~(values > 0).all()
-        if wrong or (values.ndim == 0 and not torch.isfinite(values)):
+        if not torch.isfinite(values).all() or (values.ndim < 2 and not (values > 0).all()):
             raise InputError(f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater than 0.")
         self.values = values
         if values.ndim == 2:

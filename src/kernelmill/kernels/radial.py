@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +27,6 @@ class Radial(Kernel):
 
     def validate(self, d: int) -> None:
         Scale(type(self).__name__, self.bandwidth, d)
-
-    def blind_to(self, features: Tensor) -> Self:
-        """With an infinite bandwidth for them. A matrix of bandwidths is left as it is."""
-        bandwidth = Scale(type(self).__name__, self.bandwidth).values
-        if bandwidth.ndim == 2 or not features.any():
-            return self
-        blind = self.owned()
-        blind.bandwidth = torch.where(features.cpu(), torch.inf, bandwidth)
-        return blind
 
     def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
         scale, there = Scale(type(self).__name__, self.bandwidth), {(origin.device, origin.dtype): origin}
