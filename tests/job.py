@@ -138,7 +138,7 @@ def gpu(folder: Path) -> None:
                 kernel=Laplacian(5.0), n_centers=4001, random_state=0, epochs=2, device="cuda", precision=precision, solver=solver
             )
             model = KernelClassifier(**settings).fit(X, y)
-            found[precision, projection] = whole(model).cpu(), model.model_(X[:1000])
+            found[precision, projection] = whole(model).cpu(), model.model_(torch.as_tensor(X[:1000])).cpu().numpy()
     comm = join(planning.device_of("cuda"))
     if comm.rank == 0:
         torch.save((found, getattr(comm, "backend", "none"), comm.size), folder / "gpu.pt")
