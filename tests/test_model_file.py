@@ -97,10 +97,10 @@ def test_saving_again_replaces_but_never_overwrites_something_else(tmp_path):
     assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("version", sorted(p.name for p in FIXTURES.iterdir()))
+@pytest.mark.parametrize("version", sorted(p.name for p in (FIXTURES / "models").iterdir()))
 def test_every_version_ever_written_is_readable(version):
-    model = load(FIXTURES / version)
-    expected = json.loads((FIXTURES / version / "expected.json").read_text())
+    model = load(FIXTURES / "models" / version)
+    expected = json.loads((FIXTURES / "models" / version / "expected.json").read_text())
     np.testing.assert_allclose(model.predict_proba(np.array(expected["X"])), np.array(expected["proba"]), rtol=1e-6)
     assert model.predict(np.array(expected["X"])).tolist() == expected["labels"]
 
@@ -177,3 +177,10 @@ def test_loading_runs_no_code(folder, tmp_path):
     with pytest.raises(ModelFileError):
         load(folder)
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_tables_models_of_every_version_predict_as_they_did(version):
+    folder = FIXTURES / "tables" / version
+    probabilities = load(folder).predict_proba(folder / "rows.csv")
+    np.testing.assert_allclose(probabilities, json.loads((folder / "expected.json").read_text()), atol=1e-6)
