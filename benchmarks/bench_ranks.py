@@ -37,7 +37,7 @@ from kernelmill.distributed import shard
 from kernelmill.kernels import Laplacian
 from kernelmill.planning import Plan
 from kernelmill.rates import Network, measure
-from kernelmill.solvers import EigenPro4
+from kernelmill.solvers import EigenPro4, Problem, drive
 
 CORES = os.cpu_count() or 1
 TASKS = {"time": dict(n=100_000, d=100, p=50_000), "memory": dict(n=120_000, d=200, p=120_000)}
@@ -148,7 +148,7 @@ def network() -> list[dict]:
 
             def fit(plan, comm, note=lambda event: False):
                 source = ArraySource(X, y, mean=mean, seed=0, comm=comm)
-                return solver.solve(kernel, source, X[:p][shard(comm)], plan, comm, torch.Generator().manual_seed(0), note)
+                return drive(solver, Problem(kernel, source, X[:p][shard(comm)], comm, torch.Generator().manual_seed(0)), plan, note)
 
             # The step is set to almost nothing: with the others' parts missing, sums are wrong, and only their time is looked at.
             still = replace(plan, m=2048, T=5, eta=1e-12, m_Z=512, tau=1.0, keep_block=True, beta_mean=1.0)

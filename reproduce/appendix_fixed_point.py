@@ -20,8 +20,7 @@ from kernelmill import kernels
 from kernelmill.data import ArraySource
 from kernelmill.distributed import Alone
 from kernelmill.planning import Plan
-from kernelmill.solvers import EigenPro4Exact
-from kernelmill.solvers.base import OnEvent
+from kernelmill.solvers import EigenPro4Exact, OnEvent, Problem, drive
 
 from .record import axes, largest, save, script, write
 
@@ -40,7 +39,7 @@ def exact(X: Tensor, Y: Tensor, Z: Tensor, rounds: int, on_event: OnEvent = lamb
     solver = EigenPro4Exact()
     plan = solver.plan(Plan(solver.name, len(X), D, Y.shape[1], len(Z), device=str(X.device), epochs=rounds))
     source = ArraySource(X, Y, mean=Y.new_zeros(Y.shape[1]), seed=0)
-    return solver.solve(KERNEL, source, Z, plan, Alone(), torch.Generator(), on_event).alpha
+    return drive(solver, Problem(KERNEL, source, Z, Alone(), torch.Generator()), plan, on_event).state.alpha
 
 
 def matrices(X: Tensor, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:

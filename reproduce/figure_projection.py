@@ -19,8 +19,7 @@ from kernelmill import kernels
 from kernelmill.data import source_of
 from kernelmill.distributed import Alone
 from kernelmill.planning import Plan, parse_bytes, precision_of, tile_bytes
-from kernelmill.solvers import EigenPro4, eigenpro4
-from kernelmill.solvers.setup import measured, printed
+from kernelmill.solvers import EigenPro4, Problem, eigenpro4
 
 from .data import Data, load
 from .record import METHODS, accuracy, axes, read, save, script, write
@@ -53,9 +52,7 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
     source = source_of(data.X, Y, mean=mean, w=None, seed=0, device=device)
     g = torch.Generator().manual_seed(0)
     Z = source.take(torch.randperm(n, generator=g)[:p]).X
-    prepare = printed if plan.recipe == "paper" else measured
-    setup, project = prepare(kernel, source, Z, plan, Alone(), g, m, solver.T)
-    state = eigenpro4.complete(None, setup, source, Alone())
+    setup, state = replace(solver, m=m).prepare(Problem(kernel, source, Z, Alone(), g), plan, None)
     batches = source.batches(setup.plan.m or 1, 0, 0)
     rows: list[dict] = []
     spent, at = 0.0, time.perf_counter()
@@ -80,7 +77,7 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
     while done < steps:
         T = min(setup.plan.T or 1, steps - done)
         h, _, _ = eigenpro4.steps(islice(batches, T), state, None, setup, Alone(), lambda f: note("step", f))
-        theta, state.r = project(state.r + h)
+        theta, state.r = setup.project(state.r + h)
         state.alpha += theta
         note("projection", lambda X: setup.K.matmul(setup.K.points(X), setup.Z, state.alpha))
         done += T

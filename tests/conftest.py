@@ -13,7 +13,7 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: its kernels then run on the CPU, slowly
 
-from kernelmill import kernels
+from kernelmill import kernels, solvers
 from kernelmill.data import ArraySource
 from kernelmill.distributed import Alone
 from kernelmill.planning import Plan
@@ -43,11 +43,17 @@ class Problem:
         )
         return solver.plan(base)
 
-    def solve(self, solver, *, on_event=lambda event: False, state=None, comm=None, **kwargs):
-        plan = state.plan if state is not None else self.plan(solver, **kwargs)
-        generator = torch.Generator().manual_seed(0)
+    def shared(self, comm=None):
+        """As a solver is given it."""
         comm = comm or Alone()
-        return solver.solve(self.kernel, self.source, self.Z[comm.rank :: comm.size], plan, comm, generator, on_event, state)
+        return solvers.Problem(self.kernel, self.source, self.Z[comm.rank :: comm.size], comm, torch.Generator().manual_seed(0))
+
+    def drive(self, solver, *, on_event=lambda event: False, state=None, comm=None, **kwargs):
+        plan = state.plan if state is not None else self.plan(solver, **kwargs)
+        return solvers.drive(solver, self.shared(comm), plan, on_event, state)
+
+    def solve(self, solver, **kwargs):
+        return self.drive(solver, **kwargs).state
 
     def direct(self, ridge: float = 0.0) -> Tensor:
         """The truth: float64 least squares by SVD of the stacked system, independent of any solver."""

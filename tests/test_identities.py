@@ -11,15 +11,12 @@ from kernelmill.distributed import Alone, run_threads
 from kernelmill.ops import KernelProduct
 from kernelmill.planning import Plan
 from kernelmill.projection import Pass
-from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact
+from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, setup
 from kernelmill.solvers import eigenpro4 as ep4
-from kernelmill.solvers import setup as setup_room
 
 
 def prepared(problem, solver, comm=None, **kwargs):
-    plan = problem.plan(solver, **kwargs)
-    prepare = setup_room.printed if plan.recipe == "paper" else setup_room.measured
-    return prepare(problem.kernel, problem.source, problem.Z, plan, comm or Alone(), torch.Generator().manual_seed(0), solver.m, solver.T)
+    return solver.prepare(problem.shared(comm), problem.plan(solver, **kwargs), None)[0]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +24,7 @@ def prepared(problem, solver, comm=None, **kwargs):
 )
 def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch):
     """h = K(Z,Z_tmp) α_tmp + K(Z,X_s) α_s: it fixes sign and scale. Seen through the projection's argument, cycle by cycle."""
-    setup, _ = prepared(problem, solver)
+    setup = prepared(problem, solver)
     kept = {}
 
     class Spy(ep4.Temporary):
@@ -45,7 +42,7 @@ def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch)
             seen["h"] = r.clone()
             return torch.zeros_like(r), torch.zeros_like(r)  # no projection: α_s keeps what the cycle gave it
 
-        ep4.cycle([next(batches), next(batches)], state, None, setup, spy, Alone())
+        ep4.cycle([next(batches), next(batches)], state, None, dataclasses.replace(setup, project=spy), Alone())
         Z_tmp, alpha_tmp = kept["tmp"]
         alpha_s = -setup.F @ (setup.F.T @ (setup.K.dense(setup.X_s, Z_tmp) @ alpha_tmp))  # α_s = η Σ F Fᵀ K(X_s,X_m) g
         expected = setup.K.dense(setup.Z, Z_tmp) @ alpha_tmp
@@ -62,7 +59,7 @@ def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch)
 def test_1_the_auxiliary_model_moves_by_h_on_the_centers(problem, recipe):
     """At every step, and to the last residuals: what is looked at between projections is what the next batch is predicted with."""
     solver = EigenPro4(s=100, q=20, T=4, recipe=recipe, projection="cholesky")
-    setup, _ = prepared(problem, solver)
+    setup = prepared(problem, solver)
     state, seen = ep4.complete(None, setup, problem.source, Alone()), []
     batches = [batch for batch, _ in zip(problem.source.batches(setup.plan.m, 0), range(4), strict=False)]
     h, _, _ = ep4.steps(batches, state, None, setup, Alone(), lambda f: seen.append(f(problem.Z)))
@@ -104,7 +101,7 @@ def test_3_the_pass_on_X_Y_is_the_eigenpro2_solver(shift):
     solver = EigenPro2(s=100, q=20, m=32)
     state = problem.solve(solver, epochs=3, ridge=shift)
     K = problem.kernel(problem.X)
-    setup, _ = prepared(problem, EigenPro4(s=100, q=20, projection="carried"))
+    setup = prepared(problem, EigenPro4(s=100, q=20, projection="carried"))
     k = 1 - (setup.M**2).sum(1)
     eta = 1 / (1 / (1 / k).clamp(max=state.plan.eta) + shift)
     alpha = torch.zeros_like(problem.Y)
@@ -118,7 +115,7 @@ def test_3_the_pass_on_X_Y_is_the_eigenpro2_solver(shift):
 @pytest.mark.parametrize("classical", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
 def test_4_the_half_triangle_pass_is_the_full_pass(problem, m, classical, keep):
-    setup, _ = prepared(problem, EigenPro4(s=50, q=10, projection="carried"))
+    setup = prepared(problem, EigenPro4(s=50, q=10, projection="carried"))
     K, F, s, p = problem.kernel(problem.Z), setup.F, 50, len(problem.Z)
     steps = torch.full((p,), 0.7, dtype=torch.float64) if classical else None
     r = torch.randn(p, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -224,7 +221,8 @@ def test_7_eigenpro2_too():
 def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
     """Why the carried residual uses it: the energy left after one pass, on the values of a temporary model."""
     problem = make_problem(n=1200, p=500, bandwidth=5.0)
-    setup, project = prepared(problem, EigenPro4(s=200, q=40, projection="carried"))
+    setup = prepared(problem, EigenPro4(s=200, q=40, projection="carried"))
+    project = setup.project
     assert isinstance(project, Pass)
     project = dataclasses.replace(project, m=64, factors=None)
     K = problem.kernel(problem.Z)
@@ -240,4 +238,4 @@ def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
 
 def test_plan_and_product_are_plain(problem):
     assert isinstance(problem.plan(EigenPro4()), Plan)
-    assert isinstance(setup_room.product(kernels.Laplacian(1.0), problem.Z, problem.plan(EigenPro4()), Alone()), KernelProduct)
+    assert isinstance(setup.product(kernels.Laplacian(1.0), problem.Z, problem.plan(EigenPro4()), Alone()), KernelProduct)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -313,14 +314,13 @@ def test_a_large_fit_keeps_rows_out_to_check_itself():
 
 def spoil(monkeypatch, solver, factor=0.0):
     """This solver's weights are too small, as if it had stopped at once."""
-    solve = solver.solve
+    rounds = solver.rounds
 
-    def spoiled(self, *args, **kwargs):
-        state = solve(self, *args, **kwargs)
-        state.alpha = state.alpha * factor
-        return state
+    def spoiled(self, *args):
+        for report in rounds(self, *args):
+            yield replace(report, state=replace(report.state, alpha=report.state.alpha * factor))
 
-    monkeypatch.setattr(solver, "solve", spoiled)
+    monkeypatch.setattr(solver, "rounds", spoiled)
 
 
 def test_a_model_much_worse_than_promised_is_warned_about(monkeypatch):
@@ -358,7 +358,7 @@ def test_another_way_that_fails_leaves_the_first_model(eigenpro4_fails, monkeypa
         raise error
 
     X, y = smooth(600)
-    monkeypatch.setattr(Falkon, "solve", fails)
+    monkeypatch.setattr(Falkon, "prepare", fails)
     with pytest.warns(UserWarning, match="was expected from a sample"):
         assert KernelRegressor(kernel="gaussian", random_state=0).fit(X, y).plan_.solver == "eigenpro4"
 

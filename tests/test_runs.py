@@ -193,7 +193,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bits(tmp_path, uninterrupte
 
 
 def wait_for(path, kind):
-    for _ in range(400):
+    for _ in range(3000):
         if list(path.glob(kind)) if path.exists() else []:
             return
         time.sleep(0.02)
@@ -205,7 +205,7 @@ def test_terminated_it_writes_and_ends(tmp_path, uninterrupted):
     process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", epochs=3, callbacks=Slow(tmp_path / "begun"))
     wait_for(tmp_path, "begun")  # before, there is nothing to write but the choices
     os.kill(process.pid, signal.SIGTERM)
-    process.join(20)
+    process.join(60)
     assert process.exitcode == -signal.SIGTERM and not (tmp_path / "out.pt").exists()
     assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 1
     process = started(tmp_path / "run", tmp_path / "out.pt")

@@ -10,7 +10,7 @@ import torch
 
 from conftest import make_problem
 from kernelmill import InputError, kernels
-from kernelmill.distributed import Alone, run_threads
+from kernelmill.distributed import run_threads
 from kernelmill.preconditioner import (
     fresh_spectrum,
     measured_step,
@@ -21,9 +21,22 @@ from kernelmill.preconditioner import (
     top_eigensystem,
 )
 from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor
-from kernelmill.solvers import NYTRO, SGPR, ASkotch, Direct, EigenPro1, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, Falkon, Pegasos
+from kernelmill.solvers import (
+    NYTRO,
+    SGPR,
+    ASkotch,
+    Direct,
+    EigenPro1,
+    EigenPro2,
+    EigenPro3,
+    EigenPro4,
+    EigenPro4Exact,
+    Ended,
+    Falkon,
+    Pegasos,
+    drive,
+)
 from kernelmill.solvers import eigenpro4 as ep4
-from kernelmill.solvers import setup as setup_room
 
 SMALL = {"n": 400, "p": 80}
 EVERY_ROW = {"n": 150, "p": 150}
@@ -63,9 +76,9 @@ TABLE = [
 @pytest.mark.parametrize(("solver", "sizes", "epochs", "ridge", "tolerance"), TABLE, ids=lambda v: repr(v)[:40])
 def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
     problem = make_problem(**sizes)
-    state = problem.solve(solver, epochs=epochs, ridge=ridge, regression=True)
-    assert not state.stopped
-    assert problem.distance(state.alpha, problem.direct(ridge)) < tolerance
+    done = problem.drive(solver, epochs=epochs, ridge=ridge, regression=True)
+    assert done.ended is Ended.DONE
+    assert problem.distance(done.state.alpha, problem.direct(ridge)) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -96,9 +109,10 @@ def test_resumes_from_its_state_to_the_same_bits(solver, stop_at, dtype):
     if solver.for_classes:
         problem.Y = torch.nn.functional.one_hot(problem.Y.argmax(1), 3).double()
     whole = problem.solve(solver, epochs=4, ridge=0.2, dtype=dtype)
-    half = problem.solve(solver, epochs=4, ridge=0.2, dtype=dtype, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
-    assert half.stopped and 1 <= half.epoch < 4
-    done = problem.solve(solver, state=dataclasses.replace(half, stopped=""))
+    stopped = problem.drive(solver, epochs=4, ridge=0.2, dtype=dtype, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
+    half = stopped.state
+    assert stopped.ended is Ended.STOPPED and 1 <= half.epoch < 4
+    done = problem.solve(solver, state=half)
     assert torch.equal(done.alpha, whole.alpha) and done.plan == whole.plan
 
 
@@ -114,7 +128,7 @@ def test_a_step_that_is_too_large_is_taken_back():
     problem, events = make_problem(**SMALL), []
     solver = EigenPro4(s=50, q=15, m=40, T=2)
     plan = dataclasses.replace(problem.plan(solver, epochs=3), m=40, T=2, eta=60.0)
-    state = solver.solve(problem.kernel, problem.source, problem.Z, plan, Alone(), torch.Generator(), lambda e: bool(events.append(e)))
+    state = drive(solver, problem.shared(), plan, lambda e: bool(events.append(e))).state
     backs = [e for e in events if e.kind == "step_back"]
     assert backs and "half the step" in backs[0].note and state.step_scale < 1
     assert torch.isfinite(state.alpha).all()
@@ -124,8 +138,8 @@ def test_a_step_that_is_too_large_is_taken_back():
 def test_hopeless_runs_return_the_last_good_weights():
     problem = make_problem(**SMALL)
     problem.Y[:] = torch.nan
-    state = problem.solve(EigenPro4(s=50, q=15), epochs=1)
-    assert "grew at every step size" in state.stopped and torch.isfinite(state.alpha).all()
+    done = problem.drive(EigenPro4(s=50, q=15), epochs=1)
+    assert done.ended is Ended.DIVERGED and "grew at every step size" in done.why and torch.isfinite(done.state.alpha).all()
 
 
 def test_solvers_of_one_process_say_so():
@@ -187,8 +201,7 @@ def test_q_is_cut_at_the_numerical_rank():
 
 def test_lambda_top_and_k_are_the_dense_ones():
     problem = make_problem(n=500, p=120)
-    setup, _ = setup_room.measured(problem.kernel, problem.source, problem.Z, problem.plan(EigenPro4(s=60, q=10)), Alone(),
-                                   torch.Generator().manual_seed(0), None, None)  # fmt: skip
+    setup = EigenPro4(s=60, q=10).prepare(problem.shared(), problem.plan(EigenPro4(s=60, q=10)), None)[0]
     X = setup.K.points(problem.X)
     w = torch.rand(500, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
     spectrum = fresh_spectrum(setup.K, setup.F, setup.X_s, X, w, torch.Generator().manual_seed(0))
@@ -211,8 +224,7 @@ def test_printed_step_is_the_papers():
 def test_the_recipe_of_the_paper_trusts_its_subsample_too_much():
     """Why the step is measured: on fresh rows the preconditioned top eigenvalue is well above the subsample's tail."""
     problem = make_problem(n=3000, d=8, p=1000, bandwidth=3.0)
-    setup, _ = setup_room.measured(problem.kernel, problem.source, problem.Z, problem.plan(EigenPro4(s=300, q=60)), Alone(),
-                                   torch.Generator().manual_seed(0), None, None)  # fmt: skip
+    setup = EigenPro4(s=300, q=60).prepare(problem.shared(), problem.plan(EigenPro4(s=300, q=60)), None)[0]
     assert setup.plan.lambda_top > 1.5 * setup.pre.eigenvalues[-1].item() / 300
 
 
@@ -232,7 +244,7 @@ def test_centers_that_cannot_be_factored_fall_back_to_the_carried_residual(monke
     def refuse(*args, **kwargs):
         raise NotPositiveDefinite("no")
 
-    monkeypatch.setattr(setup_room, "cholesky", refuse)
+    monkeypatch.setattr("kernelmill.solvers.setup.cholesky", refuse)
     problem = make_problem(**SMALL)
     state = problem.solve(EigenPro4(s=50, q=15, projection="cholesky"), epochs=30, ridge=0.5)
     assert state.plan.projection == "carried" and problem.distance(state.alpha, problem.direct(0.5)) < 0.05
@@ -258,8 +270,9 @@ def test_duplicate_centers_are_no_problem(projection):
 def test_no_setting_diverges(kernel, bandwidth, sizes, dtype):
     problem = make_problem(n=400, p=80, kernel=kernel(bandwidth))
     events = []
-    state = problem.solve(EigenPro4(s=sizes[0], q=sizes[1]), epochs=2, dtype=dtype, on_event=lambda e: bool(events.append(e)))
-    assert not state.stopped and torch.isfinite(state.alpha).all()
+    done = problem.drive(EigenPro4(s=sizes[0], q=sizes[1]), epochs=2, dtype=dtype, on_event=lambda e: bool(events.append(e)))
+    state = done.state
+    assert done.ended is Ended.DONE and torch.isfinite(state.alpha).all()
     f = problem.kernel(problem.X, problem.Z) @ state.alpha.double()
     assert (f - problem.Y).pow(2).mean() < 1.05 * problem.Y.pow(2).mean()
     assert np.isfinite(state.loss)

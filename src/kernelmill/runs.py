@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from .checkpoint import decode, encode, write_file
 from .data.prints import warn_of_copy
 from .distributed import Alone, Communicator
 from .errors import CheckpointError, InputError, KernelmillError, warn
-from .solvers import NAMED, Event, State
+from .solvers import NAMED, Ended, Event, State
 
 try:
     import fcntl
@@ -45,7 +45,7 @@ except ImportError:  # not a POSIX system: nothing then keeps two runs out of on
 
 log = logging.getLogger("kernelmill")
 
-FORMAT, VERSION = "kernelmill-run", 2  # version 1 had nothing dealt out
+FORMAT, VERSION = "kernelmill-run", 3  # version 1 had nothing dealt out; in version 2 the states of all solvers had the same names
 UNITS = {"s": 1, "m": 60, "h": 3600}
 WRITING = ".writing-"
 PART = "part-{:05d}-of-{:05d}"
@@ -207,14 +207,14 @@ class Run:
         """Write a checkpoint. `enough`: the run was ended because it would not get better."""
         assert event.state is not None
         self._asked = False
-        self.write(replace(event.state, stopped=""), watch, event.kind == "end" and (enough or not event.state.stopped))
+        self.write(event.state, watch, event.kind == "end" and (enough or event.ended is Ended.DONE))
 
     def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
         if self._unwritten:  # a disk that was full has room again, perhaps; a state without its choices is worth nothing
             self.write_choices(self._unwritten)
         if self._unwritten:
             return
-        values = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "uncertainty"}
+        values = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in state.PASSING}
         dealt = {name: values.pop(name) for name in list(values) if isinstance(values[name], Tensor)}
         dealt["best"] = watch.get("best")
         content = {"state": values, "watch": {**watch, "best": None}, "dealt": dealt, "finished": finished}
@@ -366,7 +366,7 @@ def _plain(part: Path) -> dict[str, Any]:
     if _digest(outer["content"]) != outer["sha256"]:
         raise ValueError("its checksum does not match")
     plain = json.loads(outer["content"])
-    if plain["format"] != FORMAT or plain["version"] not in (1, VERSION):
+    if plain["format"] != FORMAT or plain["version"] not in (1, 2, VERSION):
         raise ValueError("it is of another version")
     return plain
 
@@ -411,7 +411,7 @@ def state_of(saved: dict[str, Any], device: Any) -> State:
     """The state that was saved, on a device."""
     rows = {name: rows for name, rows in saved.get("dealt", {}).items() if name != "best"}
     values: dict[str, Any] = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in {**saved["state"], **rows}.items()}
-    return State(**values)
+    return NAMED[values["plan"].solver].state.from_stored(values)
 
 
 def _digest(text: str) -> str:

@@ -54,7 +54,7 @@ class KernelEstimator(BaseEstimator):
     _interrupted = False
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
-    _equations: solvers.State | None = None  # of all chunks given to partial_fit
+    _equations: solvers.DirectState | None = None  # of all chunks given to partial_fit
 
     def __init__(
         self,

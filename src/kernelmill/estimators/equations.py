@@ -28,11 +28,14 @@ def exact(estimator: KernelEstimator) -> bool:
 
 
 def equations(
-    estimator: KernelEstimator, source: Source, ridge: float, listener: solvers.OnEvent, before: solvers.State | None
-) -> solvers.State:
+    estimator: KernelEstimator, source: Source, ridge: float, listener: solvers.OnEvent, before: solvers.DirectState | None
+) -> solvers.DirectState:
     """Those of these rows and of the rows before, and their solution."""
     model, where = estimator.model_, str(estimator.model_.alpha.device)
     room = parse_bytes(estimator.memory_budget, where)
     base = Plan("direct", source.n, source.d, source.c, model.n_centers, device=where, budget=room)
     plan = solvers.Direct().plan(replace(base, ridge=ridge, tile_bytes=tile_bytes(room, where)))
-    return solvers.Direct().solve(model.kernel, source, model.Z, plan, Alone(), torch.Generator(), listener, before)
+    problem = solvers.Problem(model.kernel, source, model.Z, Alone(), torch.Generator())
+    found = solvers.drive(solvers.Direct(), problem, plan, listener, before).state
+    assert isinstance(found, solvers.DirectState)
+    return found

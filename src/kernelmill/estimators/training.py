@@ -39,6 +39,7 @@ from ..planning import (
 from ..rates import Network, connection, measure
 from ..runs import Ends, Run, state_of
 from ..runs import identity as run_identity
+from ..solvers import Ended
 from .agreement import agree_on_data, prints, seed_of
 from .check import DOUBT, WORSE, Check, adopt, check, in_float64, other_ways, warn_of
 from .equations import equations, exact
@@ -301,11 +302,14 @@ def _train(
         alpha = warm.alpha * unit
         alpha = alpha if order is None else alpha[order.to(alpha.device)]
         alpha = ((alpha if dealt else alpha[shard(team)]).to(device) / units.scale.to(device)).to(plan.torch_dtype)
-        state = solvers.State(plan, alpha, torch.zeros_like(alpha))
-    if not (run and run.saved and run.saved["finished"] and state):
+        state = solver.state.of(plan, alpha)
+    if run and run.saved and run.saved["finished"] and state:
+        solution = solvers.Solution(state, Ended.DONE)
+    else:
         rows = source if team.size == 1 else rows_of(keep=keep, comm=team)
-        solve = partial(solver.solve, kernel, rows, Z, plan, team, generator, watch, state)
-        state = solve() if team.size == comm.size else _by_one(comm, solve, watch)
+        solve = partial(solvers.drive, solver, solvers.Problem(kernel, rows, Z, team, generator), plan, watch, state)
+        solution = solve() if team.size == comm.size else _by_one(comm, solve, watch)
+    state = solution.state
 
     alpha = watch.in_units((watch.best if watch.best is not None else state.alpha).to(state.plan.torch_dtype))
     if order is not None and team.size == 1:
@@ -322,12 +326,12 @@ def _train(
     if first_chunk and solver.loss_name == "square" and exact(estimator):
         rows = rows_of(keep=keep, w=w * scale, scale=None)  # later chunks come in the user's units
         estimator._equations = equations(estimator, rows, estimator.ridge_, lambda event: False, None)
-    if state.stopped and "callback" not in state.stopped and not watch.stopped:
+    if solution.worth_a_word and not watch.stopped:
         warn(
-            f"fit ended after {state.epoch} of {plan.epochs} epochs because {state.stopped}; the last good model is kept.",
+            f"fit ended after {state.epoch} of {plan.epochs} epochs because {solution.why}; the last good model is kept.",
             ConvergenceWarning,
         )
-    asked = watch.interrupted or "callback" in state.stopped
+    asked = watch.interrupted or solution.ended is Ended.STOPPED
     if expected is None or asked or solver.loss_name != "square" or team.size < comm.size:
         return None
     return check(estimator.model_, units, expected, held, source)
@@ -365,11 +369,11 @@ def _agreed(estimator: KernelEstimator, comm: Communicator, choose: Callable[[],
     return kernel or kernels.resolve(estimator.kernel).owned(), ridge, expected
 
 
-def _by_one(comm: Communicator, solve: Callable[[], solvers.State], watch: Watch) -> solvers.State:
+def _by_one(comm: Communicator, solve: Callable[[], solvers.Solution], watch: Watch) -> solvers.Solution:
     """A solver that is not shared out: rank 0 solves, and all get its weights."""
-    state, kept, watch.interrupted, watch.stopped = comm.same(lambda: (solve(), watch.kept(), watch.interrupted, watch.stopped))
-    watch.restore(kept, {}, state.alpha.device)
-    return state
+    solution, kept, watch.interrupted, watch.stopped = comm.same(lambda: (solve(), watch.kept(), watch.interrupted, watch.stopped))
+    watch.restore(kept, {}, solution.state.alpha.device)
+    return solution
 
 
 def _identity(estimator: KernelEstimator, source, y: Tensor, keep: Tensor | None) -> dict[str, str]:

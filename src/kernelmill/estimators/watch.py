@@ -106,8 +106,8 @@ class Watch:
         `kernel`, where it is not the one that was trained with, is `unit` times that one.
         """
         plan, known, scale = self._plan if state is None else state.plan, None, self._units.scale.to(alpha.device)
-        if state is not None and state.uncertainty is not None:
-            known = state.uncertainty.times(unit)
+        if (process := getattr(state, "uncertainty", None)) is not None:
+            known = process.times(unit)
             known = replace(known, signal=known.signal * scale**2, noise=known.noise * scale**2)
         precision = plan.precision
         if unit != 1:  # back to the user's own units, which only float64 has room for

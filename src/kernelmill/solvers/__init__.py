@@ -7,8 +7,9 @@ from typing import Any
 from ..errors import InputError, one_of
 from .askotch import ASkotch
 from .auto import EXACT, Candidate, Forecast, affordable, forecast, plan, predicted, seconds
-from .base import Event, NotFinite, OnEvent, Solver, State, Uncertainty
-from .direct import Direct
+from .base import Ended, Event, NotFinite, OnEvent, Problem, Solver, State, Uncertainty
+from .direct import Direct, DirectState
+from .drive import Solution, drive
 from .eigenpro1 import EigenPro1
 from .eigenpro2 import EigenPro2
 from .eigenpro3 import EigenPro3
@@ -51,6 +52,11 @@ __all__ = [
     "plan",
     "predicted",
     "Direct",
+    "DirectState",
+    "Ended",
+    "Problem",
+    "Solution",
+    "drive",
     "EigenPro2",
     "EigenPro3",
     "EigenPro4",

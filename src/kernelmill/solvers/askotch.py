@@ -8,22 +8,57 @@ approximation leaves. Nesterov's three sequences couple the steps. O(n·c + m²)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
-from ..kernels import Kernel
+from ..kernels import Points
+from ..ops import KernelProduct
 from ..planning import Plan, every_row_needed, whole
-from .base import OnEvent, Reporter, Solver, State, alone
+from .base import Problem, Report, Setup, Solver, State
 from .setup import product
 
 EPOCHS = 20
 FAR = 0.2  # of the targets: residuals above it are worth a warning
 POWER_ITERATIONS = 10
 LEAST = 1e-4  # of λ/ρ: the contraction that is hoped for where the ridge promises none
+
+
+@dataclass
+class ASkotchState(State):
+    v: Tensor = field(kw_only=True)  # (n, c) the second of Nesterov's sequences
+
+    FORMER = {"direction": "v"}
+
+
+@dataclass(frozen=True)
+class Blocks(Setup):
+    """(K(X,X) + λ/w) α = Y, of which each step takes some rows."""
+
+    plan: Plan
+    K: KernelProduct
+    X: Points
+    Y: Tensor
+    shift: Tensor  # (n,) λ/w
+
+    def block(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+        """Rows, and the inverse of their approximation: vectors, values, damping; with the step it allows."""
+        plan, K, m = self.plan, self.K, self.plan.m or 1
+        draw = torch.Generator().manual_seed((plan.seed * 1_000_003 + step) % 2**63)
+        picked = torch.randperm(plan.n, generator=draw)[:m].to(K.device)
+        K_bb = K.dense64(self.X[picked], self.X[picked])
+        U, values = nystrom(K_bb, plan.q or 1, draw)
+        damping = self.shift[picked] + values[-1]
+        K_bb.diagonal().add_(self.shift[picked])
+        v = torch.randn(m, 1, generator=draw, dtype=torch.float64).to(K.device)
+        largest = 1.0
+        for _ in range(POWER_ITERATIONS):
+            v = inverse(U, values, damping, K_bb @ v)
+            largest = v.norm().item()
+            v /= largest
+        return picked, U, values, damping, 1 / max(1.0, 1.02 * largest)
 
 
 @dataclass(eq=False)
@@ -35,6 +70,7 @@ class ASkotch(Solver):
     m: int | None = None
     rank: int = 100
     name = "askotch"
+    state = ASkotchState
     needs_ridge = True
     every_row = True
 
@@ -48,84 +84,47 @@ class ASkotch(Solver):
         bytes = n * (row + 8 * c * item) + 8 * m * (m + 4 * min(self.rank, m)) + 2 * base.tile_bytes
         return replace(base, epochs=base.epochs or EPOCHS, m=m, q=min(self.rank, m), bytes=bytes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
+    def prepare(self, problem: Problem, plan: Plan, state: ASkotchState | None) -> tuple[Blocks, ASkotchState]:
         """Z holds the source's rows in the source's order."""
-        alone(comm, self.name)
-        report = Reporter(plan, on_event)
-        K = product(kernel, Z, plan, comm)
-        X, rows = K.points(Z), source.take(torch.arange(source.n))
-        Y, shift = rows.Y.to(K.device, K.dtype), plan.ridge / rows.w.to(K.device, torch.float64)
-        del rows
-        n, m, r = plan.n, plan.m or 1, plan.q or 1
-        steps = math.ceil(n / m)
+        K = product(problem.kernel, problem.Z, plan, problem.comm)
+        Y, w = problem.source.targets(torch.arange(problem.source.n))
+        Y, shift = Y.to(K.device, K.dtype), plan.ridge / w.to(K.device, torch.float64)
+        state = state or ASkotchState(plan, torch.zeros_like(Y), v=torch.zeros_like(Y))
+        return Blocks(plan, K, K.points(problem.Z), Y, shift), replace(state, plan=plan)
 
-        def block(step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-            """Rows, and the inverse of their approximation: vectors, values, damping; with the step it allows."""
-            draw = torch.Generator().manual_seed((plan.seed * 1_000_003 + step) % 2**63)
-            picked = torch.randperm(n, generator=draw)[:m].to(K.device)
-            K_bb = K.dense64(X[picked], X[picked])
-            U, values = nystrom(K_bb, r, draw)
-            damping = shift[picked] + values[-1]
-            K_bb.diagonal().add_(shift[picked])
-            v = torch.randn(m, 1, generator=draw, dtype=torch.float64).to(K.device)
-            largest = 1.0
-            for _ in range(POWER_ITERATIONS):
-                v = inverse(U, values, damping, K_bb @ v)
-                largest = v.norm().item()
-                v /= largest
-            return picked, U, values, damping, 1 / max(1.0, 1.02 * largest)
-
+    def rounds(self, problem: Problem, setup: Blocks, state: ASkotchState) -> Iterator[Report]:
+        plan, K, X, Y, shift = setup.plan, setup.K, setup.X, setup.Y, setup.shift
+        steps = math.ceil(plan.n / (plan.m or 1))
         # Nesterov's constants: ν = n/m, as every block of m rows is one of n/m; μ·ν = λ/ρ, what one step contracts by on its block.
-        _, _, _, first, _ = block(0)
-        product_ = min(1.0, max(LEAST, (shift.min() / first.max()).item()))
-        nu = n / m
-        mu = product_ / nu
+        _, _, _, first, _ = setup.block(0)
+        contraction = min(1.0, max(LEAST, (shift.min() / first.max()).item()))
+        nu = plan.n / (plan.m or 1)
+        mu = contraction / nu
         beta, gamma = 1 - math.sqrt(mu / nu), 1 / math.sqrt(mu * nu)
         share = 1 / (1 + gamma * nu)
-        if state is None:
-            state = State(plan, torch.zeros_like(Y), Y.clone(), direction=torch.zeros_like(Y))
-        state.plan = plan
         energy = (Y.double() ** 2).mean().item()
-        report("start", state.epoch, 0, alpha=state.alpha)
-        try:
-            while state.epoch < plan.epochs and not state.stopped:
-                alpha, v = state.alpha.clone(), state.direction.clone()  # type: ignore[union-attr]
-                squares = torch.zeros((), dtype=torch.float64, device=K.device)
-                for step in range(state.epoch * steps, (state.epoch + 1) * steps):
-                    z = share * v + (1 - share) * alpha
-                    picked, U, values, damping, eta = block(step)
-                    left = (K.matmul(X[picked], X, z) - Y[picked]).double() + shift[picked, None] * z[picked]
-                    move = eta * inverse(U, values, damping, left).to(z)
-                    alpha = z.clone()
-                    alpha[picked] -= move
-                    v = beta * v + (1 - beta) * z
-                    v[picked] -= gamma * move
-                    squares += (left * left).mean() / steps
-                loss = squares.item()
-                if not loss <= 1e6 * max(energy, 1e-300):
-                    state.stopped = "its residuals grew; use a larger ridge or rank"
-                    break
-                state = replace(state, alpha=alpha, direction=v, epoch=state.epoch + 1, loss=loss)
-                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha, state=state):
-                    state.stopped = "a callback asked for it"
-        except KeyboardInterrupt:
-            state = replace(state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
-        share = math.sqrt((state.loss or 0.0) / max(energy, 1e-300))
-        if plan.epochs == EPOCHS == state.epoch and not state.stopped and share > FAR:
-            state.stopped = f"they were all that were allowed, and residuals are {share:.0%} of the targets: use more, or a larger ridge"
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
-        return state
+        while state.epoch < plan.epochs:
+            alpha, v = state.alpha.clone(), state.v.clone()
+            squares = torch.zeros((), dtype=torch.float64, device=K.device)
+            for step in range(state.epoch * steps, (state.epoch + 1) * steps):
+                z = share * v + (1 - share) * alpha
+                picked, U, values, damping, eta = setup.block(step)
+                left = (K.matmul(X[picked], X, z) - Y[picked]).double() + shift[picked, None] * z[picked]
+                move = eta * inverse(U, values, damping, left).to(z)
+                alpha = z.clone()
+                alpha[picked] -= move
+                v = beta * v + (1 - beta) * z
+                v[picked] -= gamma * move
+                squares += (left * left).mean() / steps
+            loss = squares.item()
+            if not loss <= 1e6 * max(energy, 1e-300):
+                yield Report("epoch", state, short="its residuals grew; use a larger ridge or rank")
+            state = replace(state, alpha=alpha, v=v, epoch=state.epoch + 1, loss=loss)
+            yield Report("epoch", state, loss)
+        far = math.sqrt((state.loss or 0.0) / max(energy, 1e-300))
+        if plan.epochs == EPOCHS and far > FAR:
+            why = f"they were all that were allowed, and residuals are {far:.0%} of the targets: use more, or a larger ridge"
+            yield Report("epoch", state, short=why)
 
 
 def nystrom(K: Tensor, r: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

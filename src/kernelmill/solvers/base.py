@@ -1,23 +1,33 @@
-"""What every solver shares: its interface, its state and the events it reports."""
+"""What every solver shares: its interface, what it is given, its state, what it reports and why it ends."""
 
 from __future__ import annotations
 
 import copy
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from enum import Enum
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..data import Source
 from ..distributed import Communicator
-from ..errors import InputError, KernelmillError
+from ..errors import KernelmillError
 from ..kernels import Kernel
 from ..planning import Plan
 from ..settings import Settings
+
+
+class Ended(Enum):
+    """Why a run ended."""
+
+    DONE = "it reached its end"
+    STOPPED = "a callback asked for it"
+    INTERRUPTED = "it was interrupted"
+    DIVERGED = "the residuals grew at every step size"
+    SHORT = "it is far from its limit"  # the solver's last report says how far, and what would help
 
 
 @dataclass(frozen=True)
@@ -34,12 +44,12 @@ class Event:
     note: str = ""
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
     state: State | None = field(default=None, repr=False, compare=False)  # all that the run could go on from; not to be changed
+    ended: Ended | None = None  # of the event "end"
 
 
-SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights
 MAX_GROWTH = 1.5  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
 
-OnEvent = Callable[[Event], bool]  # True asks the solver to stop at its last projection
+OnEvent = Callable[[Event], bool]  # True asks the run to stop
 
 
 @dataclass(frozen=True)
@@ -57,48 +67,93 @@ class Uncertainty:
         return Uncertainty(self.L * unit**0.5, self.R * unit**0.5, self.signal / unit, self.noise, self.ridge * unit)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved: rows of `source` by a sum of `kernel` over the centers Z, of which this rank has some rows."""
+
+    kernel: Kernel
+    source: Source
+    Z: Tensor
+    comm: Communicator
+    generator: torch.Generator
+
+
 @dataclass
 class State:
-    """What a run is made of between two cycles; exactly what a checkpoint stores. Tensors hold this rank's rows of Z."""
+    """What a run is made of between two rounds, and what a checkpoint stores. Tensors hold this rank's rows of Z. Each solver adds its own
+    fields; those of `SHARED` are not copied, those of `PASSING` not stored."""
 
     plan: Plan
     alpha: Tensor  # (p, c) weights
-    r: Tensor  # (p, c) what K(Z,Z) α still lacks on Z; of other solvers, their residual or sum of gradients
-    energy: float = 0.0  # mean weighted squared target, the loss of predicting nothing; of Falkon, the preconditioned right-hand side's
     epoch: int = 0
     position: int = 0  # rows of this epoch already seen
     step_scale: float = 1.0  # halved at every step back
-    loss: float | None = None  # of the last cycle
-    epoch_loss: float = 0.0  # of this epoch so far: a weighted sum, and the weight
-    epoch_weight: float = 0.0
-    f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
-    D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
-    D_next: Tensor | None = None  # the same of this epoch, so far
-    g_last: Tensor | None = None  # (n, c) residual of each row when last seen
-    value: float = float("inf")  # of the objective, where the solver watches it
-    direction: Tensor | None = None  # (p, c) where conjugate gradients go next; of ASkotch, its second sequence v
-    normal: Tensor | None = None  # (p, p) normal equations of the rows so far, whose right-hand side is r; of Direct
-    triangle: Tensor | None = None  # (p, p + c) [R | Qᵀy] of the same rows, where the normal equations have too few digits
-    uncertainty: Uncertainty | None = None  # of a Gaussian process
-    stopped: str = ""  # why the run ended before its last epoch, if it did
+    loss: float | None = None  # of the last round
 
-    def copy(self) -> State:
-        """A state that later steps do not touch. g_last is shared: a step back may reread rows, which is harmless."""
-        shared = {"plan", "g_last"}
-        return State(
-            **{f.name: getattr(self, f.name) if f.name in shared else copy.copy(_clone(getattr(self, f.name))) for f in fields(self)}
-        )
+    FORMER: ClassVar[dict[str, str]] = {}  # names of fields in run folders of before each solver had a state of its own
+    SHARED: ClassVar[set[str]] = {"plan"}
+    PASSING: ClassVar[set[str]] = set()
+
+    @classmethod
+    def of(cls, plan: Plan, alpha: Tensor) -> Self:
+        """The state of weights that come from elsewhere."""
+        return cls(plan, alpha)
+
+    def copy(self) -> Self:
+        """A state that later rounds do not touch."""
+        own = copy.copy(self)
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Tensor) and f.name not in self.SHARED:
+                setattr(own, f.name, value.clone())
+        return own
+
+    def revert(self) -> None:
+        """Undo what later rounds did to fields that copies share."""
+
+    @classmethod
+    def from_stored(cls, values: dict[str, Any]) -> Self:
+        """The state of a checkpoint, whatever else stands there."""
+        values = {**values, **{cls.FORMER[name]: value for name, value in values.items() if name in cls.FORMER}}
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values and f.name not in cls.PASSING})
 
 
-def _clone(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+@dataclass(frozen=True)
+class Report:
+    """What a solver says after a round: "projection" or "epoch". `state` is one that later rounds do not touch, or None while there are
+    no weights yet and only `rows` were seen. `short` ends the run: why it is far from its limit, and what would help."""
+
+    kind: str
+    state: State | None
+    loss: float | None = None
+    eta: float | None = None
+    rows: int = 0
+    short: str = ""
+
+
+class Diverged(Exception):
+    """The residuals grew past the targets with steps of this size: the state is spoiled."""
+
+    def __init__(self, eta: float | None = None):
+        self.eta = eta
+
+
+class Setup:
+    """What a solver prepares once, beside its state. `plan` has what was measured."""
+
+    plan: Plan
+
+    def leaner(self) -> Self:
+        """The same on less memory, after it ran out."""
+        raise torch.OutOfMemoryError(f"out of memory in solver={self.plan.solver!r}; use fewer centers or a smaller memory_budget.")
 
 
 class Solver(Settings, ABC):
-    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `solve` does the work; the rest is what
-    it asks of those who call it."""
+    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `prepare` and `rounds` do the work; the
+    rest is what it asks of those who call it."""
 
     name: ClassVar[str]
+    state: ClassVar[type[State]] = State
     needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
     every_row = False  # its centers are the rows, in the rows' order
     subsamples = False  # takes its subsample from the first centers, which must then be in random order
@@ -106,6 +161,7 @@ class Solver(Settings, ABC):
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
     criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
     sharded = False  # its work and memory are shared by all ranks; else rank 0 does it while the others wait
+    resumable = True  # a run can go on from its state
     patience = 3  # epochs without a better score that early stopping waits for
 
     def default_centers(self, n: int) -> int:
@@ -124,17 +180,12 @@ class Solver(Settings, ABC):
     def plan(self, base: Plan) -> Plan: ...
 
     @abstractmethod
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State: ...
+    def prepare(self, problem: Problem, plan: Plan, state: Any) -> tuple[Setup, State | None]:
+        """Its Setup, and the state to begin with: the one given, with what it lacks, or a new one. None: no weights until the end."""
+
+    @abstractmethod
+    def rounds(self, problem: Problem, setup: Any, state: Any) -> Iterator[Report]:
+        """The method itself, a report after each round. Between two of them a run may be stored, stopped and taken up again."""
 
 
 class NotFinite(KernelmillError, ArithmeticError):
@@ -148,26 +199,7 @@ def check_finite(values: Tensor | None, plan: Plan) -> None:
         raise NotFinite(f"solver={plan.solver!r} left the range of {plan.precision}: its numbers are no longer finite; {wider}.")
 
 
-class Reporter:
-    """Turns progress into events with a clock of its own. No solver gets past the last one with weights that are not finite."""
-
-    def __init__(self, plan: Plan, on_event: OnEvent):
-        self._plan, self._on_event, self._start = plan, on_event, time.perf_counter()
-
-    def __call__(self, kind: str, epoch: int, position: int, **values: Any) -> bool:
-        if kind == "end":
-            check_finite(values.get("alpha"), self._plan)
-        total = self._plan.n * self._plan.epochs
-        rows = min(total, epoch * self._plan.n + position)
-        return bool(self._on_event(Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)))
-
-
 def target_energy(source: Source) -> float:
     """Mean weighted squared target, from up to 10,000 rows evenly spread over the data."""
     Y, w = source.targets(torch.linspace(0, source.n - 1, min(source.n, 10_000), dtype=torch.float64).round().long())
     return ((w[:, None] * Y * Y).sum() / w.sum()).item()
-
-
-def alone(comm: Communicator, solver: str) -> None:
-    if comm.size > 1:
-        raise InputError(f"solver={solver!r} runs on one rank, {comm.size} were given; use EigenPro4, EigenPro3, EigenPro2 or EigenPro1.")

@@ -6,26 +6,41 @@ ridge λ αᵀK(Z,Z)α into λ‖β‖², so that (ΦᵀwΦ + λ) β = Φᵀw y 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError
-from ..kernels import Kernel, Points
+from ..kernels import Points
 from ..ops import KernelProduct
 from ..planning import Plan, direct_bytes
 from ..projection import factor
-from .base import OnEvent, Reporter, Solver, State, alone
-from .sweep import normal_equations, whitened
-
-Features = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+from .base import Problem, Report, Setup, Solver, State
+from .sweep import whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
+
+
+@dataclass
+class DirectState(State):
+    """The solution, and the equations it solves: those of other rows can be added to them."""
+
+    normal: Tensor | None = None  # (p, p) ΦᵀwΦ
+    right: Tensor | None = None  # (p, c) Φᵀw y
+    triangle: Tensor | None = None  # (p, p + c) [R | Qᵀy] of the same rows, where the normal equations have too few digits
+
+
+@dataclass(frozen=True)
+class Points64(Setup):
+    """The centers in float64, and the equations of rows that were there before."""
+
+    plan: Plan
+    K: KernelProduct
+    Z: Points
+    before: DirectState | None = None
 
 
 @dataclass(eq=False)
@@ -33,6 +48,8 @@ class Direct(Solver):
     """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
 
     name = "direct"
+    state = DirectState
+    resumable = False
     needs_ridge = True
 
     def plan(self, base: Plan) -> Plan:
@@ -44,32 +61,18 @@ class Direct(Solver):
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        alone(comm, self.name)
-        report = Reporter(plan, on_event)
-        report("start", 0, 0)
-        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
-        points = K.points(Z)
-        if plan.every_row:
-            rows = source.take(torch.arange(source.n))
-            alpha = kernel_ridge(K.dense(points, points), rows.Y.to(K.device, K.dtype), rows.w.to(K.device, K.dtype), plan.ridge)
-            state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
-        else:
-            state = least_squares(K, source, points, plan, report, state)
-            alpha = state.alpha
-        report("epoch", 1, 0, alpha=alpha)
-        report("end", 1, 0, alpha=alpha)
-        return state
+    def prepare(self, problem: Problem, plan: Plan, state: DirectState | None) -> tuple[Points64, None]:
+        origin = problem.Z.mean(0, dtype=torch.float64)
+        K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
+        return Points64(plan, K, K.points(problem.Z), state), None
+
+    def rounds(self, problem: Problem, setup: Points64, state: None) -> Iterator[Report]:
+        if not setup.plan.every_row:
+            yield from least_squares(problem.source, setup)
+            return
+        K, Z, rows = setup.K, setup.Z, problem.source.take(torch.arange(problem.source.n))
+        alpha = kernel_ridge(K.dense(Z, Z), rows.Y.to(K.device, K.dtype), rows.w.to(K.device, K.dtype), setup.plan.ridge)
+        yield Report("epoch", DirectState(setup.plan, alpha, epoch=1))
 
 
 def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
@@ -81,29 +84,31 @@ def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
     return root * factor(K_XX).solve(root * Y)
 
 
-def least_squares(K: KernelProduct, source: Source, Z: Points, plan: Plan, report: Reporter, before: State | None = None) -> State:
-    """The solution for these rows and for those whose equations are in `before`."""
+def least_squares(source: Source, setup: Points64) -> Iterator[Report]:
+    """The solution for these rows and for those whose equations are there already."""
+    K, Z, plan, before = setup.K, setup.Z, setup.plan, setup.before
     L = factor(K.dense(Z, Z)).L
-    features = partial(whitened, K, source, Z, L, plan, report)
-    normal, right, triangle = gathered(features, plan, L, before)
-    beta = None if normal is None else by_cholesky(normal, right, plan.ridge)
+    triangle = None if before is None or before.triangle is None else before.triangle.to(L)
+    beta, normal, right = None, None, None
+    if triangle is None:
+        normal, right = L.new_zeros(plan.p, plan.p), L.new_zeros(plan.p, plan.c)
+        for Phi, Y, seen in whitened(K, source, Z, L, plan):
+            normal.addmm_(Phi.T, Phi)
+            right.addmm_(Phi.T, Y)
+            yield Report("projection", None, rows=seen)
+        if before is not None and before.normal is not None and before.right is not None:
+            normal += before.normal.to(L)
+            right += before.right.to(L)
+        beta = by_cholesky(normal, right, plan.ridge)
     if beta is None:
-        triangle = folded(features(), _started(before, plan, L), plan.p) if triangle is None else triangle
-        beta, normal = by_triangle(triangle, plan.p, plan.ridge), None
+        triangle = started(before, plan, L) if triangle is None else triangle
+        for Phi, Y, seen in whitened(K, source, Z, L, plan):
+            # Least squares without squaring the condition: [Φ | Y] goes chunk by chunk into one triangle [R | Qᵀy].
+            triangle = torch.linalg.qr(torch.cat([triangle, torch.cat([Phi, Y], 1)]), mode="r").R[: plan.p]
+            yield Report("projection", None, rows=seen)
+        beta, normal, right = by_triangle(triangle, plan.p, plan.ridge), None, None
     alpha = torch.linalg.solve_triangular(L.T, beta, upper=True)
-    return State(plan, alpha, right, normal=normal, triangle=triangle, epoch=1)
-
-
-def gathered(features: Features, plan: Plan, L: Tensor, before: State | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """(normal matrix, right-hand side, triangle) of these rows and those before: the first two, or the third."""
-    if before is not None and before.triangle is not None:
-        triangle = folded(features(), before.triangle.to(L), plan.p)
-        return None, torch.zeros_like(triangle[:, plan.p :]), triangle
-    normal, right = normal_equations(features(), plan.p, plan.c, L)
-    if before is not None and before.normal is not None:
-        normal += before.normal.to(L)
-        right += before.r.to(L)
-    return normal, right, None
+    yield Report("epoch", DirectState(plan, alpha, epoch=1, normal=normal, right=right, triangle=triangle))
 
 
 def by_cholesky(normal: Tensor, right: Tensor, ridge: float) -> Tensor | None:
@@ -118,21 +123,14 @@ def by_cholesky(normal: Tensor, right: Tensor, ridge: float) -> Tensor | None:
     return torch.cholesky_solve(right, R)
 
 
-def _started(before: State | None, plan: Plan, L: Tensor) -> Tensor:
+def started(before: DirectState | None, plan: Plan, L: Tensor) -> Tensor:
     """The triangle of the rows before."""
-    if before is None or before.normal is None:
+    if before is None or before.normal is None or before.right is None:
         return L.new_zeros(plan.p, plan.p + plan.c)
     normal = before.normal.to(L, copy=True)
     normal.diagonal().add_(normal.diagonal().max() / WORST)
     R = torch.linalg.cholesky(normal).T
-    return torch.cat([R, torch.linalg.solve_triangular(R.T, before.r.to(L), upper=False)], 1)
-
-
-def folded(features: Iterator[tuple[Tensor, Tensor]], triangle: Tensor, p: int) -> Tensor:
-    """Least squares without squaring the condition: [Φ | Y] goes chunk by chunk into one triangle [R | Qᵀy]."""
-    for Phi, Y in features:
-        triangle = torch.linalg.qr(torch.cat([triangle, torch.cat([Phi, Y], 1)]), mode="r").R[:p]
-    return triangle
+    return torch.cat([R, torch.linalg.solve_triangular(R.T, before.right.to(L), upper=False)], 1)
 
 
 def by_triangle(triangle: Tensor, p: int, ridge: float) -> Tensor:

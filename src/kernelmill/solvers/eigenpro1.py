@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError
-from ..kernels import Kernel
 from ..planning import Plan, eigenpro_sizes, every_row_needed, whole
-from .base import OnEvent, Solver, State
-from .passes import epochs_of_passes
+from .base import Problem, Report, Solver
+from .eigenpro2 import Passes, PassState, epochs, prepare_passes
 
 
 @dataclass(eq=False)
@@ -24,6 +19,7 @@ class EigenPro1(Solver):
     q: int | None = None
     m: int | None = None
     name = "eigenpro1"
+    state = PassState
     needs_ridge = True
     every_row = True
     sharded = True
@@ -43,15 +39,8 @@ class EigenPro1(Solver):
             )
         return plan
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        return epochs_of_passes(kernel, source, Z, plan, comm, generator, on_event, state, self.m)
+    def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
+        return prepare_passes(problem, plan, state, self.m)
+
+    def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
+        return epochs(problem, setup, state)

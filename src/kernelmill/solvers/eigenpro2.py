@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
-from ..kernels import Kernel
-from ..planning import Plan, eigenpro_sizes, every_row_needed, whole
-from .base import OnEvent, Solver, State
-from .passes import epochs_of_passes
+from ..distributed import gather, shard
+from ..planning import Plan, eigenpro_sizes, every_row_needed, whole, with_step
+from ..preconditioner import build, measured_step, row_steps
+from ..projection import Pass
+from .base import MAX_GROWTH, Diverged, Problem, Report, Setup, Solver, State
+from .setup import first, fresh_rows, on_centers, product
+
+
+@dataclass
+class PassState(State):
+    r: Tensor = field(kw_only=True)  # (n, c) what is left of the targets
+
+
+@dataclass(frozen=True)
+class Passes(Setup):
+    """One epoch as a pass over the rows, its steps at full scale, and Σ y² of the targets."""
+
+    plan: Plan
+    epoch: Pass
+    steps: Tensor
+    energy: float
+
+    def leaner(self) -> Passes:
+        if not self.epoch.keep:
+            return super().leaner()
+        return replace(self, epoch=replace(self.epoch, keep=False))
 
 
 @dataclass(eq=False)
@@ -24,6 +45,7 @@ class EigenPro2(Solver):
     q: int | None = None
     m: int | None = None
     name = "eigenpro2"
+    state = PassState
     needs_ridge = True
     every_row = True
     sharded = True
@@ -34,15 +56,41 @@ class EigenPro2(Solver):
         whole("m", self.m, 1)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection="carried", control_variate=False)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        return epochs_of_passes(kernel, source, Z, plan, comm, generator, on_event, state, self.m)
+    def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
+        return prepare_passes(problem, plan, state, self.m)
+
+    def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
+        return epochs(problem, setup, state)
+
+
+def prepare_passes(problem: Problem, plan: Plan, state: PassState | None, m: int | None) -> tuple[Passes, PassState]:
+    """Z holds the source's rows in the source's order, this rank's share."""
+    source, comm, generator = problem.source, problem.comm, problem.generator
+    K = product(problem.kernel, problem.Z, plan, comm)
+    points = K.points(problem.Z)
+    X_s = first(comm, points, plan.s or 0)
+    begun_before = plan.eta is not None and plan.tau is None  # a plan of before the ridge set a level
+    level = 0.0 if begun_before else plan.ridge * len(X_s) / plan.n
+    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
+    M, k = on_centers(K, points, X_s, pre.F)
+    k_X = gather(comm, k, 0, plan.p)
+    if plan.eta is None:
+        step = measured_step(spectrum, k_X.max().item(), plan.p, m, overstep=1.0)
+        plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, tau=pre.tau, lambda_top=spectrum.lambda_top)
+    targets, weights = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
+    Y, shift = targets[shard(comm)].clone(), plan.ridge / weights[shard(comm)]  # the ridge makes it (K + λ/w) α = y
+    steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / weights)
+    epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift=shift)
+    energy = comm.all_sum((Y * Y).sum()).item()
+    return Passes(plan, epoch, steps, energy), state or PassState(plan, torch.zeros_like(Y), r=Y.clone())
+
+
+def epochs(problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
+    plan = setup.plan
+    while state.epoch < plan.epochs:
+        delta, left = replace(setup.epoch, steps=state.step_scale * setup.steps)(state.r)
+        size = problem.comm.all_sum((left * left).sum()).item()
+        if not size <= MAX_GROWTH * setup.energy:
+            raise Diverged
+        state = replace(state, alpha=state.alpha + delta, r=left, epoch=state.epoch + 1, loss=size / plan.n)
+        yield Report("epoch", state, state.loss)

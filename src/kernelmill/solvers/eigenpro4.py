@@ -8,8 +8,8 @@ its new one (a control variate, `Anchor`), so that label noise no longer drives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,15 +19,45 @@ from torch import Tensor
 
 from ..data import Batch, Source
 from ..distributed import Communicator, by_tiles, count, shard
-from ..kernels import Kernel, Points
+from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
-from ..projection import Projection
-from .base import MAX_GROWTH, SMALLEST_SCALE, OnEvent, Reporter, Solver, State, target_energy
-from .setup import Setup, leaner, measured, printed, step_now
+from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, State, target_energy
+from .setup import Setup, measured, printed, step_now
 
 Look = Callable[[Callable[[Tensor], Tensor]], object]
+
+
+@dataclass
+class EigenPro4State(State):
+    """Weights between two projections, and what the steps need beside them."""
+
+    r: Tensor = field(kw_only=True)  # (p, c) what K(Z,Z) α still lacks on Z
+    energy: float = 0.0  # mean weighted squared target, the loss of predicting nothing
+    epoch_loss: float = 0.0  # of this epoch so far: a weighted sum, and the weight
+    epoch_weight: float = 0.0
+    f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
+    D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
+    D_next: Tensor | None = None  # the same of this epoch, so far
+    g_last: Tensor | None = None  # (n, c) residual of each row when last seen. A step back may reread rows, which is harmless
+    replaced: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)  # in g_last: after how many rows, where, what was there
+
+    SHARED = {"plan", "g_last", "replaced"}
+    PASSING = {"replaced"}
+
+    @classmethod
+    def of(cls, plan: Plan, alpha: Tensor) -> EigenPro4State:
+        return cls(plan, alpha, r=torch.zeros_like(alpha))
+
+    @property
+    def seen(self) -> int:
+        return self.epoch * self.plan.n + self.position
+
+    def revert(self) -> None:
+        for seen, rows, g in reversed(self.replaced):
+            if seen > self.seen and self.g_last is not None:
+                self.g_last[rows] = g
 
 
 @dataclass(eq=False)
@@ -46,6 +76,7 @@ class EigenPro4(Solver):
     control_variate: bool | None = None
     recipe: str = "measured"
     name = "eigenpro4"
+    state = EigenPro4State
     subsamples = True
     sharded = True
 
@@ -60,82 +91,28 @@ class EigenPro4(Solver):
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        prepare = printed if plan.recipe == "paper" else measured
-        setup, project = prepare(kernel, source, Z, plan, comm, generator, self.m, self.T)
-        plan = setup.plan
-        state = complete(state, setup, source, comm)
-        report, batches, anchor, eta = Reporter(plan, on_event), None, None, 0.0
-        # States to step back to. Damage may show late: each further failure goes one state further back, at last to the start.
-        trail = [state.copy()]
-        undo: list[tuple[Tensor, Tensor]] = []  # residuals that a cycle has replaced and the trail, which shares them, does not know of
-        report("start", state.epoch, state.position, alpha=state.alpha)
-        try:
-            while not state.stopped:
-                finished = state.epoch == plan.epochs
-                good, short = False, False
-                try:
-                    if finished:
-                        good = settled(state, setup, source, comm)
-                    else:
-                        if batches is None:
-                            anchor = anchor_of(state, setup, project, comm)
-                            batches = source.batches(plan.m or 1, state.epoch, state.position)
-                        eta = step_now(plan, state, anchored=anchor is not None)
-                        good = cycle(islice(batches, plan.T), state, anchor, setup, project, comm, undo)
-                except torch.OutOfMemoryError:
-                    if comm.size > 1:  # the others are in the middle of this cycle, and could not be told
-                        raise
-                    short = True  # dealt with below, when what this cycle held is free again
-                if short:
-                    setup, project = leaner(setup, project)
-                    state, batches, anchor = replace(trail[-1].copy(), plan=setup.plan, step_scale=state.step_scale), None, None
-                    report("less_memory", state.epoch, state.position, note="out of memory: this cycle again, with less of it")
-                    continue
-                if not good:
-                    last = trail.pop() if len(trail) > 1 else trail[0]
-                    state, batches = replace(last.copy(), step_scale=state.step_scale / 2), None
-                    note = "residuals grew: back to earlier weights, with half the step"
-                    report("step_back", state.epoch, state.position, eta=eta / 2, note=note)
-                    if state.step_scale < SMALLEST_SCALE:
-                        state.stopped = "the residuals grew at every step size"
-                    continue
-                if finished:
-                    break
-                trail = [trail[0], *trail[1:][-1:], state.copy()]
-                undo.clear()
-                if report("projection", state.epoch, state.position, loss=state.loss, eta=eta, alpha=state.alpha, state=state):
-                    state.stopped = "a callback asked for it"
-                if state.position >= source.n:
-                    mean_loss, batches = state.epoch_loss / state.epoch_weight, None
-                    next_epoch(state)
-                    trail[-1] = state.copy()
-                    if report("epoch", state.epoch, 0, loss=mean_loss, eta=eta, alpha=state.alpha, state=state):
-                        state.stopped = "a callback asked for it"
-        except KeyboardInterrupt:
-            if comm.size > 1:  # the others do not know
-                raise
-            seen, kept = (each.epoch * source.n + each.position for each in (state, trail[-1]))
-            if seen != kept and state.g_last is not None:  # residuals of a cycle whose weights are given up
-                for rows, g in undo:
-                    state.g_last[rows] = g
-            state = replace(trail[-1], stopped="it was interrupted")
-            report("interrupted", state.epoch, state.position, alpha=state.alpha, state=state)
-        report("end", state.epoch, state.position, loss=state.loss, alpha=state.alpha, state=state)
-        return state
+    def prepare(self, problem: Problem, plan: Plan, state: EigenPro4State | None) -> tuple[Setup, EigenPro4State]:
+        setup = (printed if plan.recipe == "paper" else measured)(problem, plan, self.m, self.T)
+        return setup, complete(state, setup, problem.source, problem.comm)
+
+    def rounds(self, problem: Problem, setup: Setup, state: EigenPro4State) -> Iterator[Report]:
+        state, source, comm, plan, eta = state.copy(), problem.source, problem.comm, setup.plan, 0.0
+        while state.epoch < plan.epochs:
+            anchor = anchor_of(state, setup, comm)
+            batches = source.batches(plan.m or 1, state.epoch, state.position)
+            while state.position < source.n:
+                eta = step_now(plan, state, anchored=anchor is not None)
+                if not cycle(islice(batches, plan.T), state, anchor, setup, comm):
+                    raise Diverged(eta)
+                yield Report("projection", state.copy(), state.loss, eta)
+            mean_loss = state.epoch_loss / state.epoch_weight
+            next_epoch(state)
+            yield Report("epoch", state.copy(), mean_loss, eta)
+        if not settled(state, setup, source, comm):
+            raise Diverged(eta)
 
 
-def settled(state: State, setup: Setup, source: Source, comm: Communicator) -> bool:
+def settled(state: EigenPro4State, setup: Setup, source: Source, comm: Communicator) -> bool:
     """Whether the final weights predict some of the rows no worse than zero would: the last cycle has no next one to show it."""
     K = setup.K
     rows = source.some(1000)
@@ -150,11 +127,11 @@ def agreed(comm: Communicator, numbers: list[Tensor]) -> list[float]:
     return (comm.all_sum(torch.stack(numbers)) / comm.size).tolist()
 
 
-def complete(state: State | None, setup: Setup, source: Source, comm: Communicator) -> State:
+def complete(state: EigenPro4State | None, setup: Setup, source: Source, comm: Communicator) -> EigenPro4State:
     """A state to start or go on from: zero, or the given one with whatever its plan asks for and it lacks."""
     plan, K = setup.plan, setup.K
     zeros = partial(torch.zeros, dtype=K.dtype, device=K.device)
-    state = state or State(plan, zeros(len(setup.Z), plan.c), zeros(len(setup.Z), plan.c))
+    state = state or EigenPro4State.of(plan, zeros(len(setup.Z), plan.c))
     state.plan, state.energy = plan, state.energy or target_energy(source)
     if state.position >= source.n:  # interrupted between an epoch's last cycle and its end
         next_epoch(state)
@@ -190,16 +167,14 @@ class Temporary:
 
 def cycle(
     batches: Iterable[Batch],
-    state: State,
+    state: EigenPro4State,
     anchor: Anchor | None,
     setup: Setup,
-    project: Projection,
     comm: Communicator,
-    undo: list[tuple[Tensor, Tensor]] | None = None,
 ) -> bool:
     """T steps and the projection, in place. False where the residuals grew past the targets: the state is then spoiled."""
     h, total, seen = steps(batches, state, anchor, setup, comm)
-    theta, left = project(state.r + h)
+    theta, left = setup.project(state.r + h)
     state.alpha += theta
     if state.f_s is not None:
         state.f_s += (state.r - left)[: len(state.f_s)]
@@ -212,15 +187,16 @@ def cycle(
     good = bad == 0 and loss <= MAX_GROWTH * expected
     state.epoch_loss, state.epoch_weight = state.epoch_loss + loss, state.epoch_weight + weight
     if good and state.g_last is not None:
+        state.replaced.clear()
         for rows, change in seen:
-            if undo is not None and comm.size == 1:
-                undo.append((rows, state.g_last[rows]))
+            if comm.size == 1:
+                state.replaced.append((state.seen, rows, state.g_last[rows]))
             state.g_last.index_add_(0, rows, change)
     return good
 
 
 def steps(
-    batches: Iterable[Batch], state: State, anchor: Anchor | None, setup: Setup, comm: Communicator, look: Look | None = None
+    batches: Iterable[Batch], state: EigenPro4State, anchor: Anchor | None, setup: Setup, comm: Communicator, look: Look | None = None
 ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
     """T steps: h, what they did to the model's values on Z; their loss, energy of the targets and weight; and how last residuals change.
     `look` is called after each with the auxiliary model, temporary centers included."""
@@ -348,26 +324,26 @@ class Anchor:
     r: Tensor  # (p, c) what was not
     f_s: Tensor  # (s, c) values of the projected part on the subsample
 
-    def step(self, size: float, state: State) -> None:
+    def step(self, size: float, state: EigenPro4State) -> None:
         state.alpha -= size * self.psi
         state.r -= size * self.r
         if state.f_s is not None:
             state.f_s -= size * self.f_s
 
 
-def anchor_of(state: State, setup: Setup, project: Projection, comm: Communicator) -> Anchor | None:
+def anchor_of(state: EigenPro4State, setup: Setup, comm: Communicator) -> Anchor | None:
     """From the mean gradient D of the last epoch: K(Z,Z) ψ = D, less the preconditioner's part on the subsample."""
     if state.D is None or state.g_last is None:
         return None
     own_s, F_own = count(comm, len(setup.X_s)), setup.F[shard(comm)]
-    psi, r = project(state.D)
+    psi, r = setup.project(state.D)
     u = comm.all_sum(F_own.T @ state.D[:own_s])
     f_s = (state.D - r)[:own_s] - setup.pre.KF[shard(comm)] @ u
     psi[:own_s] -= F_own @ u
     return Anchor(psi, r, f_s)
 
 
-def next_epoch(state: State) -> None:
+def next_epoch(state: EigenPro4State) -> None:
     state.epoch, state.position, state.epoch_loss, state.epoch_weight = state.epoch + 1, 0, 0.0, 0.0
     if state.D_next is not None:
         state.D, state.D_next = state.D_next, torch.zeros_like(state.D_next)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError
-from ..kernels import Kernel
 from ..ops import KernelProduct
 from ..planning import Plan
-from ..projection import factor
-from .base import OnEvent, Reporter, Solver, State, alone
+from ..projection import Factor, factor
+from .base import Problem, Report, Setup, Solver, State
 
 ROUNDS = 100  # at most, where nobody said
 MOVED = 1e-6  # of the size of the predictions: a round that moves them by less is the last of those
+
+
+@dataclass(frozen=True)
+class Factors(Setup):
+    plan: Plan
+    in_X: Factor  # of K(X,X)
+    in_Z: Factor  # of K(Z,Z)
+    K_XZ: Tensor
+    Y: Tensor
 
 
 @dataclass(eq=False)
@@ -39,37 +46,25 @@ class EigenPro4Exact(Solver):
             )
         return replace(base, precision="float64", epochs=base.epochs or ROUNDS, bytes=bytes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        alone(comm, self.name)
-        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
-        rows = source.take(torch.arange(source.n))
-        X, Y, points = K.points(rows.X), rows.Y.to(K.device, K.dtype), K.points(Z)
-        in_X, in_Z, K_XZ = factor(K.dense(X, X)), factor(K.dense(points, points)), K.dense(X, points)
-        state = state or State(plan, Y.new_zeros(plan.p, plan.c), Y.new_zeros(plan.p, plan.c))
-        report = Reporter(plan, on_event)
-        report("start", state.epoch, 0, alpha=state.alpha)
+    def prepare(self, problem: Problem, plan: Plan, state: State | None) -> tuple[Factors, State]:
+        origin = problem.Z.mean(0, dtype=torch.float64)
+        K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
+        rows = problem.source.take(torch.arange(problem.source.n))
+        X, Y, Z = K.points(rows.X), rows.Y.to(K.device, K.dtype), K.points(problem.Z)
+        setup = Factors(plan, factor(K.dense(X, X)), factor(K.dense(Z, Z)), K.dense(X, Z), Y)
+        return setup, state or State(plan, Y.new_zeros(plan.p, plan.c))
+
+    def rounds(self, problem: Problem, setup: Factors, state: State) -> Iterator[Report]:
+        plan, K_XZ = setup.plan, setup.K_XZ
         moved, chosen = 1.0, plan.epochs == ROUNDS
-        while state.epoch < plan.epochs and not state.stopped and not (chosen and moved < MOVED):
+        while state.epoch < plan.epochs and not (chosen and moved < MOVED):
             f = K_XZ @ state.alpha
-            residual = Y - f
-            state.loss = (residual * residual).sum().item() / plan.n
-            step = in_Z.solve(K_XZ.T @ in_X.solve(residual))
+            residual = setup.Y - f
+            step = setup.in_Z.solve(K_XZ.T @ setup.in_X.solve(residual))
             moved = ((K_XZ @ step).norm() / f.norm().clamp(min=torch.finfo(f.dtype).tiny)).item()
-            state.alpha = state.alpha + step
-            state.epoch += 1
-            if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha):
-                state.stopped = "a callback asked for it"
-        if chosen and state.epoch == plan.epochs and not state.stopped and not moved < MOVED:
-            state.stopped = f"they were all that were allowed, and the last round moved predictions by {moved:.0e}: use more epochs"
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha)
-        return state
+            loss = (residual * residual).sum().item() / plan.n
+            state = replace(state, alpha=state.alpha + step, epoch=state.epoch + 1, loss=loss)
+            yield Report("epoch", state, loss)
+        if chosen and not moved < MOVED:
+            why = f"they were all that were allowed, and the last round moved predictions by {moved:.0e}: use more epochs"
+            yield Report("epoch", state, short=why)

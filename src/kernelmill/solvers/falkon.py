@@ -8,20 +8,18 @@ both. Factors and directions are float64, kernel values float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError, one_of
-from ..kernels import Kernel, Points
+from ..kernels import Points
 from ..ops import KernelProduct
 from ..planning import Plan, sweep_sizes, whole
 from ..projection import Factor, factor
-from .base import OnEvent, Reporter, Solver, State, alone, check_finite
+from .base import Problem, Report, Setup, Solver, State, check_finite
 from .setup import product
 from .sweep import Rows, Sweep
 
@@ -36,6 +34,26 @@ ROUNDING = 1.001  # the objective may rise by this factor between two iterations
 INNER = 20  # conjugate gradients of one Newton step, at most
 
 
+@dataclass
+class FalkonState(State):
+    """Of the logistic loss only the weights."""
+
+    r: Tensor | None = None  # (p, c) the residual of the normal equations
+    direction: Tensor | None = None  # (p, c) where conjugate gradients go next
+    energy: float = 0.0  # of the preconditioned right-hand side
+    value: float = float("inf")  # of the objective
+
+
+@dataclass(frozen=True)
+class Equations(Setup):
+    """K(X,Z) over the rows, and what inverts the normal equations roughly."""
+
+    plan: Plan
+    pre: Preconditioner
+    sweep: Sweep
+    tolerance: float
+
+
 @dataclass(eq=False)
 class Falkon(Solver):
     """loss: "square" or "logistic"; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which it
@@ -47,6 +65,7 @@ class Falkon(Solver):
     tolerance: float | None = None
     keep: bool | None = None
     name = "falkon"
+    state = FalkonState
     needs_ridge = True
 
     @property
@@ -71,164 +90,150 @@ class Falkon(Solver):
         plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most)
         return sweep_sizes(plan, factors=2 if plan.ridge else 1, keep=self.keep)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        alone(comm, self.name)
-        report = Reporter(plan, on_event)
-        tolerance = self.tolerance if self.tolerance is not None else SMOOTH_TOLERANCE if plan.regression else TOLERANCE
-        K = product(kernel, Z, plan, comm)
-        points = K.points(Z)
-        pre = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(source.mean))
-        sweep = Sweep(K, source, points, plan)
-        report("start", state.epoch if state else 0, 0, alpha=None if state is None else state.alpha)
-        try:
-            if self.loss == "logistic":
-                state = self._newton(sweep, pre, source, plan, state, report, tolerance)
-            else:
-                state = self._conjugate_gradients(sweep, pre, plan, state, report, tolerance)
-        except Interrupted as interrupted:
-            state = replace(interrupted.state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
-        return state
+    def prepare(self, problem: Problem, plan: Plan, state: FalkonState | None) -> tuple[Equations, FalkonState | None]:
+        usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
+        K = product(problem.kernel, problem.Z, plan, problem.comm)
+        points = K.points(problem.Z)
+        pre = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(problem.source.mean))
+        sweep = Sweep(K, problem.source, points, plan)
+        state = None if state is None else replace(state, plan=plan, alpha=state.alpha.double())
+        return Equations(plan, pre, sweep, usual if self.tolerance is None else self.tolerance), state
 
-    def _conjugate_gradients(
-        self, sweep: Sweep, pre: Preconditioner, plan: Plan, state: State | None, report: Reporter, tolerance: float
-    ) -> State:
-        def H(v: Tensor, products: list[Tensor]) -> Tensor:
-            return sweep.normal(v, products) + pre.ridge(v)
-
-        f: list[Tensor] = []  # the model's values on the rows, block by block
-        if state is None or state.direction is None:
-            b = sweep.right()
-            alpha = torch.zeros_like(b) if state is None else state.alpha.double()
-            r = b if state is None else b - H(alpha, f)
-            state = State(plan, alpha, r, energy=(b * pre.solve(b)).sum().item(), direction=pre.solve(r))
-        elif state.epoch:
-            H(state.alpha, f)
-        state.plan = plan
-        size = (state.r * pre.solve(state.r)).sum(0)
-        check_finite(size, plan)  # NaN would pass for converged
-        try:
-            while state.epoch < plan.epochs and not state.stopped and size.sum().item() > tolerance**2 * state.energy:
-                v, products = state.direction, list[Tensor]()
-                assert v is not None
-                q = H(v, products)
-                step = size / positive((v * q).sum(0))
-                alpha, r = state.alpha + step * v, state.r - step * q
-                z = pre.solve(r)
-                new = (r * z).sum(0)
-                check_finite(new, plan)
-                f = [u * step.to(u) + (f[i] if f else 0) for i, u in enumerate(products)]
-                loss = sweep.loss(f)
-                value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
-                if not value <= ROUNDING * state.value:
-                    # Every step lowers it but for rounding: the last weights are as good as this precision gives.
-                    if state.epoch <= 1 and size.sum().item() > (10 * tolerance) ** 2 * state.energy:
-                        state.stopped = f"{plan.precision} has no more digits for it: use precision='float64' or a smaller bandwidth"
-                    break
-                state = replace(
-                    state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value
-                )
-                size = new
-                if report("epoch", state.epoch, 0, loss=state.loss, alpha=alpha.to(plan.torch_dtype), state=state):
-                    state.stopped = "a callback asked for it"
-        except KeyboardInterrupt:
-            raise Interrupted(state) from None
-        if state.epoch == plan.epochs > 1 and size.sum().item() > (10 * tolerance) ** 2 * state.energy and not state.stopped:
-            state.stopped = (
-                "they were all that were allowed, and it is far from its tolerance yet: use more, a larger ridge or solver='direct'"
-            )
-        return state
-
-    def _newton(
-        self, sweep: Sweep, pre: Preconditioner, source: Source, plan: Plan, state: State | None, report: Reporter, tolerance: float
-    ) -> State:
-        """Σ w·cross-entropy(softmax f, targets) + λ‖f‖²: Newton steps, each by conjugate gradients, halved until the loss falls."""
-        mean = source.mean.to(pre.plain.L)
-        prior = self.intercept(mean)
-
-        def value_and_gradient(alpha: Tensor) -> tuple[float, Tensor]:
-            value, parts = 0.0, torch.zeros_like(alpha)
-            weights = alpha.to(plan.torch_dtype)
-            for rows in sweep:
-                f, t = (rows.K_XZ @ weights).double() + prior, rows.Y.double() + mean
-                value += (rows.w.double() * -(t * torch.log_softmax(f, 1)).sum(1, keepdim=True)).sum().item()
-                parts += (rows.K_XZ.T @ (rows.w * (torch.softmax(f, 1) - t).to(rows.w))).double()
-            reg = pre.ridge(alpha)
-            return value + (alpha * reg).sum().item(), parts + 2 * reg
-
-        def hessian(alpha: Tensor) -> Callable[[Tensor], Tensor]:
-            weights = alpha.to(plan.torch_dtype)
-
-            def times(v: Tensor) -> Tensor:
-                v_ = v.to(plan.torch_dtype)
-
-                def part(rows: Rows) -> Tensor:
-                    P = torch.softmax((rows.K_XZ @ weights) + prior.to(rows.w), 1)
-                    U = P * (rows.K_XZ @ v_)
-                    return rows.w * (U - P * U.sum(1, keepdim=True))
-
-                return sweep.total(part) + 2 * pre.ridge(v)
-
-            return times
-
-        if state is None:
-            zeros = torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device)
-            state = State(plan, zeros, torch.zeros_like(zeros))
-        state.plan, state.alpha = plan, state.alpha.double()
-        try:
-            value, gradient = value_and_gradient(state.alpha)
-            check_finite(gradient, plan)
-            while state.epoch < plan.epochs and not state.stopped:
-                H, r = hessian(state.alpha), -gradient
-                z = pre.solve(r)
-                size, v, step = (r * z).sum(), z, torch.zeros_like(r)
-                first = size
-                for _ in range(INNER):
-                    q = H(v)
-                    a = size / positive((v * q).sum())
-                    step, r = step + a * v, r - a * q
-                    z = pre.solve(r)
-                    new = (r * z).sum()
-                    v, size = z + new / positive(size) * v, new
-                    if new <= 0.01 * first:
-                        break
-                slope, scale = (gradient * step).sum().item(), 1.0
-                while True:
-                    after, gradient_after = value_and_gradient(state.alpha + scale * step)
-                    if after <= value + 1e-4 * scale * slope or scale < 1e-4:
-                        break
-                    scale /= 2
-                gain = value - after
-                if gain <= 0:
-                    break
-                state = replace(state, alpha=state.alpha + scale * step, epoch=state.epoch + 1)
-                value, gradient = after, gradient_after
-                state.loss = value / plan.n
-                if report("epoch", state.epoch, 0, loss=state.loss, alpha=state.alpha.to(plan.torch_dtype), state=state):
-                    state.stopped = "a callback asked for it"
-                if gain <= tolerance**2 * abs(value):
-                    break
-        except KeyboardInterrupt:
-            raise Interrupted(state) from None
-        return state
+    def rounds(self, problem: Problem, setup: Equations, state: FalkonState | None) -> Iterator[Report]:
+        if self.loss == "square":
+            return conjugate_gradients(setup, state)
+        mean = problem.source.mean.to(setup.pre.plain.L)
+        return newton(setup, state, CrossEntropy(setup, mean, self.intercept(mean)))
 
 
-class Interrupted(Exception):
-    """Carries the last whole iteration out of a loop that was interrupted."""
+def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator[Report]:
+    plan, pre, sweep, tolerance = setup.plan, setup.pre, setup.sweep, setup.tolerance
 
-    def __init__(self, state: State):
-        self.state = state
+    def H(v: Tensor, products: list[Tensor]) -> Tensor:
+        return sweep.normal(v, products) + pre.ridge(v)
+
+    f: list[Tensor] = []  # the model's values on the rows, block by block
+    if state is None or state.direction is None:
+        b = sweep.right()
+        alpha = torch.zeros_like(b) if state is None else state.alpha
+        r = b if state is None else b - H(alpha, f)
+        state = FalkonState(plan, alpha, r=r, direction=pre.solve(r), energy=(b * pre.solve(b)).sum().item())
+    elif state.epoch:
+        H(state.alpha, f)
+    assert state.r is not None
+    size = (state.r * pre.solve(state.r)).sum(0)
+    check_finite(size, plan)  # NaN would pass for converged
+
+    energy = state.energy
+
+    def far(times: float) -> bool:
+        return size.sum().item() > (times * tolerance) ** 2 * energy
+
+    if not far(1):
+        yield Report("epoch", state, state.loss)
+    while state.epoch < plan.epochs and far(1):
+        v, products = state.direction, list[Tensor]()
+        assert v is not None
+        q = H(v, products)
+        step = size / positive((v * q).sum(0))
+        alpha, r = state.alpha + step * v, state.r - step * q
+        z = pre.solve(r)
+        new = (r * z).sum(0)
+        check_finite(new, plan)
+        f = [u * step.to(u) + (f[i] if f else 0) for i, u in enumerate(products)]
+        loss = sweep.loss(f)
+        value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
+        if not value <= ROUNDING * state.value:
+            # Every step lowers it but for rounding: the last weights are as good as this precision gives.
+            if state.epoch <= 1 and far(10):
+                why = f"{plan.precision} has no more digits for it: use precision='float64' or a smaller bandwidth"
+                yield Report("epoch", state, short=why)
+            return
+        state = replace(state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value)
+        size = new
+        yield Report("epoch", state, loss)
+    if state.epoch == plan.epochs > 1 and far(10):
+        why = "they were all that were allowed, and it is far from its tolerance yet: use more, a larger ridge or solver='direct'"
+        yield Report("epoch", state, short=why)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Σ w·cross-entropy(softmax f, targets) + λ‖f‖², its gradient and its curvature, over weights α: f = K(X,Z) α + prior."""
+
+    setup: Equations
+    mean: Tensor  # that was taken off the targets
+    prior: Tensor
+
+    def value_and_gradient(self, alpha: Tensor) -> tuple[float, Tensor]:
+        value, parts = 0.0, torch.zeros_like(alpha)
+        weights = alpha.to(self.setup.plan.torch_dtype)
+        for rows in self.setup.sweep:
+            f, t = (rows.K_XZ @ weights).double() + self.prior, rows.Y.double() + self.mean
+            value += (rows.w.double() * -(t * torch.log_softmax(f, 1)).sum(1, keepdim=True)).sum().item()
+            parts += (rows.K_XZ.T @ (rows.w * (torch.softmax(f, 1) - t).to(rows.w))).double()
+        reg = self.setup.pre.ridge(alpha)
+        return value + (alpha * reg).sum().item(), parts + 2 * reg
+
+    def hessian(self, alpha: Tensor) -> Callable[[Tensor], Tensor]:
+        weights = alpha.to(self.setup.plan.torch_dtype)
+
+        def times(v: Tensor) -> Tensor:
+            v_ = v.to(weights)
+
+            def part(rows: Rows) -> Tensor:
+                P = torch.softmax((rows.K_XZ @ weights) + self.prior.to(rows.w), 1)
+                U = P * (rows.K_XZ @ v_)
+                return rows.w * (U - P * U.sum(1, keepdim=True))
+
+            return self.setup.sweep.total(part) + 2 * self.setup.pre.ridge(v)
+
+        return times
+
+
+def newton(setup: Equations, state: FalkonState | None, loss: CrossEntropy) -> Iterator[Report]:
+    """Newton steps, each by conjugate gradients, halved until the loss falls."""
+    plan, pre = setup.plan, setup.pre
+    if state is None:
+        state = FalkonState(plan, torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device))
+    value, gradient = loss.value_and_gradient(state.alpha)
+    check_finite(gradient, plan)
+    while state.epoch < plan.epochs:
+        step = newton_step(loss.hessian(state.alpha), pre, gradient)
+        slope, scale = (gradient * step).sum().item(), 1.0
+        while True:
+            after, gradient_after = loss.value_and_gradient(state.alpha + scale * step)
+            if after <= value + 1e-4 * scale * slope or scale < 1e-4:
+                break
+            scale /= 2
+        gain = value - after
+        if gain <= 0:
+            break
+        value, gradient = after, gradient_after
+        state = replace(state, alpha=state.alpha + scale * step, epoch=state.epoch + 1, loss=value / plan.n)
+        yield Report("epoch", state, state.loss)
+        if gain <= setup.tolerance**2 * abs(value):
+            return
+    if state.epoch == 0:
+        yield Report("epoch", state, state.loss)
+
+
+def newton_step(H: Callable[[Tensor], Tensor], pre: Preconditioner, gradient: Tensor) -> Tensor:
+    """H⁻¹ (−gradient), to a tenth."""
+    r = -gradient
+    z = pre.solve(r)
+    size, v, step = (r * z).sum(), z, torch.zeros_like(r)
+    first = size
+    for _ in range(INNER):
+        q = H(v)
+        a = size / positive((v * q).sum())
+        step, r = step + a * v, r - a * q
+        z = pre.solve(r)
+        new = (r * z).sum()
+        v, size = z + new / positive(size) * v, new
+        if new <= 0.01 * first:
+            break
+    return step
 
 
 def positive(x: Tensor) -> Tensor:

@@ -7,21 +7,39 @@ than the last weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError
-from ..kernels import Kernel
+from ..kernels import Points
+from ..ops import KernelProduct
 from ..planning import Plan, every_row_needed, whole
-from .base import OnEvent, Reporter, Solver, State, alone
+from .base import Problem, Report, Setup, Solver, State
 from .setup import product
 
 EPOCHS = 20
 FAR = 0.2  # of the objective: a duality gap above it is worth a warning
+
+
+@dataclass
+class PegasosState(State):
+    S: Tensor = field(kw_only=True)  # (n, c) sum of sub-gradients
+    average: Tensor = field(kw_only=True)  # (n, c) sum of the weights after each batch of the second half
+
+    FORMER = {"r": "S", "direction": "average"}
+
+
+@dataclass(frozen=True)
+class Rows(Setup):
+    """The rows as the kernel sees them, and the mean that was taken off their targets."""
+
+    plan: Plan
+    K: KernelProduct
+    X: Points
+    mean: Tensor
 
 
 @dataclass(eq=False)
@@ -33,6 +51,7 @@ class Pegasos(Solver):
 
     m: int | None = None
     name = "pegasos"
+    state = PegasosState
     needs_ridge = True
     every_row = True
     loss_name = "hinge"
@@ -49,60 +68,42 @@ class Pegasos(Solver):
         row = base.d * (base.feature_bytes + base.x_bytes) + base.itemsize
         return replace(base, epochs=base.epochs or EPOCHS, m=m, bytes=base.n * (row + 8 * base.c * 8) + 2 * base.tile_bytes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        """Z holds the source's rows in their order. The state has the sum of sub-gradients in `r`, that of the averages in `direction`."""
-        alone(comm, self.name)
-        report = Reporter(plan, on_event)
-        K = product(kernel, Z, plan, comm)
-        X = K.points(Z)
-        m, mu = plan.m or 1, 2 * plan.ridge / plan.n
-        steps = -(-plan.n // m)
-        mean = source.mean.to(K.device, torch.float64)
+    def prepare(self, problem: Problem, plan: Plan, state: PegasosState | None) -> tuple[Rows, PegasosState]:
+        """Z holds the source's rows in their order."""
+        K = product(problem.kernel, problem.Z, plan, problem.comm)
         if state is None:
             zeros = torch.zeros(plan.n, plan.c, dtype=torch.float64, device=K.device)
-            state = State(plan, zeros, zeros.clone(), direction=zeros.clone())
-        state.plan = plan
+            state = PegasosState(plan, zeros, S=zeros.clone(), average=zeros.clone())
+        mean = problem.source.mean.to(K.device, torch.float64)
+        return Rows(plan, K, K.points(problem.Z), mean), replace(state, plan=plan)
+
+    def rounds(self, problem: Problem, setup: Rows, state: PegasosState) -> Iterator[Report]:
+        plan, K, X, mean, source = setup.plan, setup.K, setup.X, setup.mean, problem.source
+        m, mu = plan.m or 1, 2 * plan.ridge / plan.n
+        steps = -(-plan.n // m)
         half = plan.epochs * steps // 2
-        report("start", state.epoch, 0, alpha=state.alpha)
-        try:
-            while state.epoch < plan.epochs and not state.stopped:
-                S, average, losses = state.r.clone(), state.direction.clone(), []  # type: ignore[union-attr]
-                t = state.epoch * steps
-                for batch in source.batches(m, state.epoch):
-                    rows, w = batch.rows.to(K.device), batch.w.to(S)[:, None]
-                    target = batch.Y.to(S) + mean  # 1 for the row's class; a share where equal rows differ
-                    f = K.matmul(X[rows], X, (S / (mu * t)).to(K.dtype)).double() if t else torch.zeros_like(target)
-                    losses.append((w * (target * (1 - f).clamp(min=0) + (1 - target) * (1 + f).clamp(min=0))).sum())
-                    S[rows] += w * (target * (f < 1) - (1 - target) * (f > -1)) * (steps / plan.n)
-                    t += 1
-                    if t > half:
-                        average += S / (mu * t)
-                alpha = average / max(1, t - half) if t > half else S / (mu * t)
-                loss = torch.stack(losses).sum().item() / plan.n
-                state = replace(state, alpha=alpha, r=S, direction=average, epoch=state.epoch + 1, loss=loss)
-                if report("epoch", state.epoch, 0, loss=loss, alpha=alpha.to(plan.torch_dtype), state=state):
-                    state.stopped = "a callback asked for it"
-        except KeyboardInterrupt:
-            state = replace(state, stopped="it was interrupted")
-            report("interrupted", state.epoch, 0, alpha=state.alpha, state=state)
-        if plan.epochs == EPOCHS == state.epoch and not state.stopped:
+        while state.epoch < plan.epochs:
+            S, average, losses = state.S.clone(), state.average.clone(), []
+            t = state.epoch * steps
+            for batch in source.batches(m, state.epoch):
+                rows, w = batch.rows.to(K.device), batch.w.to(S)[:, None]
+                target = batch.Y.to(S) + mean  # 1 for the row's class; a share where equal rows differ
+                f = K.matmul(X[rows], X, (S / (mu * t)).to(K.dtype)).double() if t else torch.zeros_like(target)
+                losses.append((w * (target * (1 - f).clamp(min=0) + (1 - target) * (1 + f).clamp(min=0))).sum())
+                S[rows] += w * (target * (f < 1) - (1 - target) * (f > -1)) * (steps / plan.n)
+                t += 1
+                if t > half:
+                    average += S / (mu * t)
+            alpha = average / max(1, t - half) if t > half else S / (mu * t)
+            loss = torch.stack(losses).sum().item() / plan.n
+            state = replace(state, alpha=alpha, S=S, average=average, epoch=state.epoch + 1, loss=loss)
+            yield Report("epoch", state, loss)
+        if plan.epochs == EPOCHS:
             target, w = (part.to(mean) for part in source.targets(torch.arange(source.n)))
             f = K.matmul(X, X, state.alpha.to(K.dtype)).double()
             if (gap := duality_gap(state.alpha, f, target + mean, w[:, None], mu)) > FAR:
                 may = f"the objective may still fall by {min(1.0, gap):.0%}"
-                state.stopped = f"they were all that were allowed, and {may}: use more, or a larger ridge"
-        report("end", state.epoch, 0, loss=state.loss, alpha=state.alpha, state=state)
-        return state
+                yield Report("epoch", state, short=f"they were all that were allowed, and {may}: use more, or a larger ridge")
 
 
 def duality_gap(alpha: Tensor, f: Tensor, target: Tensor, w: Tensor, mu: float) -> float:

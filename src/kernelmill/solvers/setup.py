@@ -24,11 +24,12 @@ from ..preconditioner import (
     top_eigensystem,
 )
 from ..projection import Forgetful, NotPositiveDefinite, Pass, Projection, cholesky, log
-from .base import State
+from . import base
+from .base import Problem, State
 
 
 @dataclass(frozen=True)
-class Setup:
+class Setup(base.Setup):
     """The operator's part of a run. `nested`: X_s is the first s rows of Z; else X_s are rows of the data, the paper's way."""
 
     K: KernelProduct
@@ -38,6 +39,7 @@ class Setup:
     M: Tensor  # (p, q) K(Z, X_s) F, this rank's rows
     nested: bool
     plan: Plan
+    project: Projection
 
     @property
     def F(self) -> Tensor:
@@ -49,6 +51,25 @@ class Setup:
         return (
             self.plan.on_gpu and self.K.kernel.translation_invariant and self.K.dtype == torch.float32 and (self.plan.beta_mean or 0) > 0.05
         )
+
+
+    def leaner(self) -> Setup:
+        """First nothing is kept between two uses, then no factors, then tiles shrink."""
+        plan, K = self.plan, self.K
+        passing = self.project.project if isinstance(self.project, Forgetful) else self.project
+        factors = isinstance(passing, Pass) and passing.factors is not None
+        if not plan.keep_block and not factors and (K.is_fused or K.tile_bytes <= SMALLEST_TILE):
+            raise torch.OutOfMemoryError(
+                f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with nothing kept and the smallest tiles; "
+                "use fewer centers."
+            )
+        project = self.project
+        if isinstance(passing, Pass):
+            passing = replace(passing, keep=False, factors=passing.factors if plan.keep_block else None)
+            project = Forgetful(passing) if isinstance(project, Forgetful) else passing
+        if not plan.keep_block:
+            K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
+        return replace(self, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes), project=project)
 
 
 def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
@@ -81,12 +102,11 @@ def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Ten
     return M, k
 
 
-def measured(
-    kernel: Kernel, source: Source, Z: Tensor, plan: Plan, comm: Communicator, generator: torch.Generator, m: int | None, T: int | None
-) -> tuple[Setup, Projection]:
+def measured(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup:
     """Subsample among the centers, one eigensystem for data and projection, step measured on fresh rows of the data."""
-    K = product(kernel, Z, plan, comm)
-    points = K.points(Z)
+    source, comm, generator = problem.source, problem.comm, problem.generator
+    K = product(problem.kernel, problem.Z, plan, comm)
+    points = K.points(problem.Z)
     X_s = first(comm, points, plan.s or 0)
     if plan.eta is None:
         level = plan.ridge * len(X_s) / plan.n
@@ -110,14 +130,14 @@ def measured(
         )
     if plan.projection == "cholesky":
         try:
-            return Setup(K, points, X_s, pre, M, True, plan), cholesky(K, points, plan.p, comm)
+            return Setup(K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm))
         except NotPositiveDefinite as error:
             log.warning("%s Going on with projection='carried'.", error)
             plan = replace(plan, projection="carried")
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
     if keeps_factors(plan):
         project = project.with_factors(plan.stack_bytes)
-    return Setup(K, points, X_s, pre, M, True, plan), Forgetful(project) if plan.projection == "one_pass" else project
+    return Setup(K, points, X_s, pre, M, True, plan, Forgetful(project) if plan.projection == "one_pass" else project)
 
 
 def again(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
@@ -126,27 +146,25 @@ def again(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
     return precondition(K_ss, *top_eigensystem(K_ss, plan.q or 0), plan.tau or 0.0, K.dtype)
 
 
-def printed(
-    kernel: Kernel, source: Source, Z: Tensor, plan: Plan, comm: Communicator, generator: torch.Generator, m: int | None, T: int | None
-) -> tuple[Setup, Projection]:
+def printed(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup:
     """The paper's recipe: subsample of the data, critical batch from the subsample's tail, one EigenPro 2 pass from zero."""
-    K = product(kernel, Z, plan, comm)
-    points = K.points(Z)
-    X_s, _ = fresh_rows(source, K, plan.s or 0, generator)
+    comm = problem.comm
+    K = product(problem.kernel, problem.Z, plan, comm)
+    points = K.points(problem.Z)
+    X_s, _ = fresh_rows(problem.source, K, plan.s or 0, problem.generator)
     pre, eta, m = comm.same(lambda: _printed(K, X_s, plan.q or 0, plan.p, m))
     if plan.eta is None:
         plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
     M, _ = on_centers(K, points, X_s, pre.F)
-    setup = Setup(K, points, X_s, pre, M, False, plan)
     if plan.projection == "cholesky":
-        return setup, cholesky(K, points, plan.p, comm)
+        return Setup(K, points, X_s, pre, M, False, plan, cholesky(K, points, plan.p, comm))
     Z_s = first(comm, points, min(plan.s or 0, plan.p))
     pre_Z, eta_Z, m_Z = comm.same(lambda: _printed(K, Z_s, plan.q or 0, plan.p, None))
     M_Z, _ = on_centers(K, points, Z_s, pre_Z.F)
-    setup = replace(setup, plan=replace(plan, m_Z=m_Z, eta_Z=eta_Z))
+    plan = replace(plan, m_Z=m_Z, eta_Z=eta_Z)
     steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
     project: Projection = Pass(K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps)
-    return setup, project if plan.projection == "carried" else Forgetful(project)
+    return Setup(K, points, X_s, pre, M, False, plan, project if plan.projection == "carried" else Forgetful(project))
 
 
 def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:
@@ -155,24 +173,6 @@ def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None)
     pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
     step = printed_step(K.diagonal(X_s).max().item(), pre.tau, len(X_s), largest, m)
     return pre, step.eta, step.m
-
-
-def leaner(setup: Setup, project: Projection) -> tuple[Setup, Projection]:
-    """The same run on less memory, after it ran out: first nothing is kept between two uses, then no factors, then tiles shrink."""
-    plan, K = setup.plan, setup.K
-    passing = project.project if isinstance(project, Forgetful) else project
-    factors = isinstance(passing, Pass) and passing.factors is not None
-    if not plan.keep_block and not factors and (K.is_fused or K.tile_bytes <= SMALLEST_TILE):
-        raise torch.OutOfMemoryError(
-            f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with nothing kept and the smallest tiles; "
-            "use fewer centers."
-        )
-    if isinstance(passing, Pass):
-        passing = replace(passing, keep=False, factors=passing.factors if plan.keep_block else None)
-        project = Forgetful(passing) if isinstance(project, Forgetful) else passing
-    if not plan.keep_block:
-        K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
-    return replace(setup, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes)), project
 
 
 def step_now(plan: Plan, state: State, anchored: bool = False) -> float:

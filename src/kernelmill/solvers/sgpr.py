@@ -12,22 +12,24 @@ s² (K(x,x) − ‖φ(x)‖² + λ‖R⁻¹φ(x)‖²) + σ², R Rᵀ = ΦᵀwΦ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Real
 
 import torch
-from torch import Tensor
 
-from ..data import Source
-from ..distributed import Communicator
 from ..errors import InputError
-from ..kernels import Kernel
 from ..ops import KernelProduct
 from ..planning import Plan, direct_bytes
 from ..projection import NotPositiveDefinite, factor
-from .base import OnEvent, Reporter, Solver, State, Uncertainty, alone
-from .sweep import normal_equations, whitened
+from .base import Problem, Report, Solver, State, Uncertainty
+from .direct import Points64
+from .sweep import whitened
+
+
+@dataclass
+class SGPRState(State):
+    uncertainty: Uncertainty | None = None
 
 
 @dataclass(eq=False)
@@ -38,6 +40,8 @@ class SGPR(Solver):
 
     noise: float | None = None
     name = "sgpr"
+    state = SGPRState
+    resumable = False
     needs_ridge = True
     criterion = "elbo"
 
@@ -59,25 +63,19 @@ class SGPR(Solver):
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        source: Source,
-        Z: Tensor,
-        plan: Plan,
-        comm: Communicator,
-        generator: torch.Generator,
-        on_event: OnEvent,
-        state: State | None = None,
-    ) -> State:
-        alone(comm, self.name)
-        report = Reporter(plan, on_event)
-        report("start", 0, 0)
-        K = KernelProduct(kernel, Z.mean(0, dtype=torch.float64), "float64", torch.device(plan.device), plan.tile_bytes)
-        points = K.points(Z)
-        L = factor(K.dense(points, points)).L
-        features = partial(whitened, K, source, points, L, plan, report)
-        normal, right = normal_equations(features(), plan.p, plan.c, L)
+    def prepare(self, problem: Problem, plan: Plan, state: SGPRState | None) -> tuple[Points64, None]:
+        origin = problem.Z.mean(0, dtype=torch.float64)
+        K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
+        return Points64(plan, K, K.points(problem.Z)), None
+
+    def rounds(self, problem: Problem, setup: Points64, state: None) -> Iterator[Report]:
+        K, Z, plan, source = setup.K, setup.Z, setup.plan, problem.source
+        L = factor(K.dense(Z, Z)).L
+        normal, right = L.new_zeros(plan.p, plan.p), L.new_zeros(plan.p, plan.c)
+        for Phi, Y, seen in whitened(K, source, Z, L, plan):
+            normal.addmm_(Phi.T, Phi)
+            right.addmm_(Phi.T, Y)
+            yield Report("projection", None, rows=seen)
         normal.diagonal().add_(plan.ridge)
         R, info = torch.linalg.cholesky_ex(normal)
         if info.item():
@@ -94,8 +92,5 @@ class SGPR(Solver):
         signal = (squares - (half * half).sum(0)) / (plan.ridge * plan.n * plan.weight)
         if self.noise is not None:
             signal = self.noise / source.scale.to(signal) ** 2 / true
-        state = State(plan, alpha, torch.zeros_like(alpha), epoch=1)
-        state.uncertainty = Uncertainty(L, R, signal, true * signal, plan.ridge)
-        report("epoch", 1, 0, alpha=alpha)
-        report("end", 1, 0, alpha=alpha)
-        return state
+        known = Uncertainty(L, R, signal, true * signal, plan.ridge)
+        yield Report("epoch", SGPRState(plan, alpha, epoch=1, uncertainty=known))

@@ -13,7 +13,6 @@ from ..data import Source
 from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
 from ..planning import Plan
-from .base import Reporter
 
 
 @dataclass(frozen=True)
@@ -84,22 +83,12 @@ class Sweep:
         return self.total(lambda rows: rows.w * rows.Y)
 
 
-def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan, report: Reporter) -> Iterator[tuple[Tensor, Tensor]]:
-    """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the ridge is that of a linear model."""
-    chunk = max(256, min(4096, plan.tile_bytes // (8 * plan.p)))
-    done = 0
+def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the ridge is that of a linear model; and
+    how many rows that makes."""
+    chunk, seen = max(256, min(4096, plan.tile_bytes // (8 * plan.p))), 0
     for batch in source.sweep(chunk):
         root = batch.w.to(L)[:, None].sqrt()
         Phi = torch.linalg.solve_triangular(L, K.dense(K.points(batch.X), Z).T, upper=False).T
-        yield root * Phi, root * batch.Y.to(L)
-        done += len(batch)
-        report("projection", 0, done)
-
-
-def normal_equations(features: Iterator[tuple[Tensor, Tensor]], p: int, c: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """ΦᵀwΦ and ΦᵀwY."""
-    normal, right = like.new_zeros(p, p), like.new_zeros(p, c)
-    for Phi, Y in features:
-        normal.addmm_(Phi.T, Phi)
-        right.addmm_(Phi.T, Y)
-    return normal, right
+        seen += len(batch)
+        yield root * Phi, root * batch.Y.to(L), seen
