@@ -14,12 +14,16 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernelmill import kernels
 from kernelmill.data import source_of
 from kernelmill.distributed import Alone
 from kernelmill.planning import Plan, parse_bytes, precision_of, tile_bytes
-from kernelmill.solvers import EigenPro4, Problem, eigenpro4
+from kernelmill.solvers import EigenPro4, Problem, eigenpro4, paper
+from kernelmill.solvers.control import NoControl, NoRidge
+from kernelmill.solvers.setup import step_now
+from kernelmill.solvers.shards import Shards, Temporary
 
 from .data import Data, load
 from .record import METHODS, accuracy, axes, read, save, script, write
@@ -52,7 +56,8 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
     source = source_of(data.X, Y, mean=mean, w=None, seed=0, device=device)
     g = torch.Generator().manual_seed(0)
     Z = source.take(torch.randperm(n, generator=g)[:p]).X
-    setup, state = replace(solver, m=m).prepare(Problem(kernel, source, Z, Alone(), g), plan, None)
+    problem = Problem(kernel, source, Z, Alone(), g)
+    setup, state = replace(solver, m=m).prepare(problem, plan, None)
     batches = source.batches(setup.plan.m or 1, 0, 0)
     rows: list[dict] = []
     spent, at = 0.0, time.perf_counter()
@@ -73,10 +78,32 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
         )
         at = time.perf_counter()
 
-    done = 0
+    class Watched(Shards):
+        """After each step the model between projections is looked at: centers, temporary centers, subsample."""
+
+        def temporary(self) -> Temporary:
+            K, tmp = self.K, super().temporary()
+            plain = tmp.append
+
+            def f(X: Tensor) -> Tensor:
+                x = K.points(X)
+                found = K.matmul(x, self.Z, state.alpha) + K.matmul(x, tmp.points, tmp.alpha)
+                return found if tmp.alpha_s is None else found + K.matmul(x, setup.X_s, tmp.alpha_s)
+
+            def append(*row: Any) -> None:
+                plain(*row)
+                note("step", f)
+
+            tmp.append = append  # type: ignore[method-assign]
+            return tmp
+
+    done, centers = 0, Watched(setup, Alone())
     while done < steps:
         T = min(setup.plan.T or 1, steps - done)
-        h, _, _ = eigenpro4.steps(islice(batches, T), state, None, setup, Alone(), lambda f: note("step", f))
+        if solver.recipe == "paper":
+            h, _ = paper.steps(islice(batches, T), step_now(setup.plan, state), state, problem, centers)
+        else:
+            h, _ = eigenpro4.steps(islice(batches, T), state, centers, NoControl(), NoRidge())
         theta, state.r = setup.project(state.r + h)
         state.alpha += theta
         note("projection", lambda X: setup.K.matmul(setup.K.points(X), setup.Z, state.alpha))

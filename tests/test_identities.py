@@ -1,6 +1,7 @@
 """The identities of the algorithm, in float64 at small size. Number 8 is in test_ops.py."""
 
 import dataclasses
+from itertools import islice
 
 import pytest
 import torch
@@ -11,8 +12,7 @@ from kernelmill.distributed import Alone, run_threads
 from kernelmill.ops import KernelProduct
 from kernelmill.planning import Plan
 from kernelmill.projection import Pass
-from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, setup
-from kernelmill.solvers import eigenpro4 as ep4
+from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, setup, shards
 
 
 def prepared(problem, solver, comm=None, **kwargs):
@@ -24,50 +24,32 @@ def prepared(problem, solver, comm=None, **kwargs):
 )
 def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch):
     """h = K(Z,Z_tmp) α_tmp + K(Z,X_s) α_s: it fixes sign and scale. Seen through the projection's argument, cycle by cycle."""
-    setup = prepared(problem, solver)
     kept = {}
 
-    class Spy(ep4.Temporary):
+    class Spy(shards.Temporary):
         def append(self, X, weights):
             super().append(X, weights)
             kept["tmp"] = (self.points, self.alpha.clone())
 
-    monkeypatch.setattr(ep4, "Temporary", Spy)
-    state = ep4.complete(None, setup, problem.source, Alone())
-    batches = problem.source.batches(setup.plan.m, 0)
-    for _ in range(3):
-        before, seen = state.alpha.clone(), {}
+    def spy(r):
+        kept["h"] = r.clone()
+        return torch.zeros_like(r), torch.zeros_like(r)  # no projection: α_s keeps what the cycle gave it
 
-        def spy(r, seen=seen):
-            seen["h"] = r.clone()
-            return torch.zeros_like(r), torch.zeros_like(r)  # no projection: α_s keeps what the cycle gave it
-
-        ep4.cycle([next(batches), next(batches)], state, None, dataclasses.replace(setup, project=spy), Alone())
-        Z_tmp, alpha_tmp = kept["tmp"]
+    monkeypatch.setattr(shards, "Temporary", Spy)
+    setup, state = solver.prepare(problem.shared(), problem.plan(solver), None)
+    before, state.energy = state.alpha, 1e9  # without projections residuals grow: nobody steps back here
+    for report in islice(solver.rounds(problem.shared(), dataclasses.replace(setup, project=spy), state), 3):
+        alpha, (Z_tmp, alpha_tmp) = report.state.alpha, kept["tmp"]
         alpha_s = -setup.F @ (setup.F.T @ (setup.K.dense(setup.X_s, Z_tmp) @ alpha_tmp))  # α_s = η Σ F Fᵀ K(X_s,X_m) g
         expected = setup.K.dense(setup.Z, Z_tmp) @ alpha_tmp
         if setup.nested:  # α_s went into α's own first rows
-            torch.testing.assert_close((state.alpha - before)[: len(setup.X_s)], alpha_s, rtol=1e-9, atol=1e-11)
-            assert (state.alpha[len(setup.X_s) :] == before[len(setup.X_s) :]).all()
+            torch.testing.assert_close((alpha - before)[: len(setup.X_s)], alpha_s, rtol=1e-9, atol=1e-11)
+            assert (alpha[len(setup.X_s) :] == before[len(setup.X_s) :]).all()
         else:
             expected = expected + setup.K.dense(setup.Z, setup.X_s) @ alpha_s
-        torch.testing.assert_close(seen["h"], expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(kept["h"], expected, rtol=1e-9, atol=1e-11)
         assert expected.norm() > 0.1
-
-
-@pytest.mark.parametrize("recipe", ["measured", "paper"])
-def test_1_the_auxiliary_model_moves_by_h_on_the_centers(problem, recipe):
-    """At every step, and to the last residuals: what is looked at between projections is what the next batch is predicted with."""
-    solver = EigenPro4(s=100, q=20, T=4, recipe=recipe, projection="cholesky")
-    setup = prepared(problem, solver)
-    state, seen = ep4.complete(None, setup, problem.source, Alone()), []
-    batches = [batch for batch, _ in zip(problem.source.batches(setup.plan.m, 0), range(4), strict=False)]
-    h, _, _ = ep4.steps(batches, state, None, setup, Alone(), lambda f: seen.append(f(problem.Z)))
-    assert len(seen) == 4
-    assert seen[0].norm() > 0.1
-    # α's own first rows took the preconditioner's part of a nested subsample; the rest is h.
-    moved = setup.K.dense(setup.Z, setup.Z) @ state.alpha + h
-    torch.testing.assert_close(seen[-1], moved, rtol=1e-9, atol=1e-10)
+        before = alpha
 
 
 @pytest.mark.parametrize("recipe", ["measured", "paper"])

@@ -19,7 +19,7 @@ import torch
 from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels, runs
 from kernelmill.distributed import run_threads
 from kernelmill.runs import Run, seconds_of
-from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos, eigenpro4
+from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos, shards
 
 g = np.random.default_rng(0)
 X = g.normal(size=(12_000, 4)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path, whole, count):
 
 @pytest.mark.parametrize("step", [3, 30, 77, 130])
 def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(tmp_path, whole, monkeypatch, step):
-    calls, plain = [], eigenpro4.by_tiles
+    calls, plain = [], shards.by_tiles
 
     def interrupted(*args):
         calls.append(1)
@@ -64,7 +64,7 @@ def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(tmp_path, who
             raise KeyboardInterrupt
         return plain(*args)
 
-    monkeypatch.setattr(eigenpro4, "by_tiles", interrupted)
+    monkeypatch.setattr(shards, "by_tiles", interrupted)
     assert model(tmp_path, checkpoint_every="1h").fit(X, y)._interrupted
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 

@@ -282,16 +282,16 @@ def test_out_of_memory_in_a_cycle_goes_on_from_the_last_projection(problem, monk
     """Whatever runs out of memory in a cycle, the cycle is done again with less, and the weights are those of an undisturbed run."""
     solver = EigenPro4(s=60, q=10, m=100, T=3, projection="carried")
     expected, failures, events = problem.solve(solver), [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], []
-    cycle = ep4.cycle
+    steps = ep4.steps
 
     def scarce(*given):
         fail = failures.pop(0)
-        good = cycle(*given)
+        done = steps(*given)
         if fail:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return good
+        return done
 
-    monkeypatch.setattr(ep4, "cycle", scarce)
+    monkeypatch.setattr(ep4, "steps", scarce)
     got = problem.solve(solver, on_event=lambda event: bool(events.append(event.kind)))
     assert events.count("less_memory") == 3 and not got.plan.keep_block and got.plan.tile_bytes < expected.plan.tile_bytes
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
@@ -301,7 +301,7 @@ def test_out_of_memory_for_good_is_said(problem, monkeypatch):
     def never(*args):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(ep4, "cycle", never)
+    monkeypatch.setattr(ep4, "steps", never)
     with pytest.raises(torch.OutOfMemoryError, match="use fewer centers"):
         problem.solve(EigenPro4(s=60, q=10))
 

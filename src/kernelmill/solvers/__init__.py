@@ -10,8 +10,7 @@ from .auto import EXACT, Candidate, Forecast, affordable, forecast, plan, predic
 from .base import Ended, Event, NotFinite, OnEvent, Problem, Solver, State, Uncertainty
 from .direct import Direct, DirectState
 from .drive import Solution, drive
-from .eigenpro1 import EigenPro1
-from .eigenpro2 import EigenPro2
+from .eigenpro2 import EigenPro1, EigenPro2
 from .eigenpro3 import EigenPro3
 from .eigenpro4 import EigenPro4
 from .eigenpro4_exact import EigenPro4Exact

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from ..data import Source
 from ..errors import InputError
-from ..kernels import Points
-from ..ops import KernelProduct
 from ..planning import Plan, direct_bytes
 from ..projection import factor
-from .base import Problem, Report, Setup, Solver, State
-from .sweep import whitened
+from .base import Problem, Report, Solver, State
+from .sweep import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
 
@@ -34,12 +32,9 @@ class DirectState(State):
 
 
 @dataclass(frozen=True)
-class Points64(Setup):
-    """The centers in float64, and the equations of rows that were there before."""
+class Added(InFloat64):
+    """The centers, and the equations of rows that were there before."""
 
-    plan: Plan
-    K: KernelProduct
-    Z: Points
     before: DirectState | None = None
 
 
@@ -61,12 +56,10 @@ class Direct(Solver):
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
-    def prepare(self, problem: Problem, plan: Plan, state: DirectState | None) -> tuple[Points64, None]:
-        origin = problem.Z.mean(0, dtype=torch.float64)
-        K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
-        return Points64(plan, K, K.points(problem.Z), state), None
+    def prepare(self, problem: Problem, plan: Plan, state: DirectState | None) -> tuple[Added, None]:
+        return Added(plan, *in_float64(problem, plan), state), None
 
-    def rounds(self, problem: Problem, setup: Points64, state: None) -> Iterator[Report]:
+    def rounds(self, problem: Problem, setup: Added, state: None) -> Iterator[Report]:
         if not setup.plan.every_row:
             yield from least_squares(problem.source, setup)
             return
@@ -84,7 +77,7 @@ def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
     return root * factor(K_XX).solve(root * Y)
 
 
-def least_squares(source: Source, setup: Points64) -> Iterator[Report]:
+def least_squares(source: Source, setup: Added) -> Iterator[Report]:
     """The solution for these rows and for those whose equations are there already."""
     K, Z, plan, before = setup.K, setup.Z, setup.plan, setup.before
     L = factor(K.dense(Z, Z)).L

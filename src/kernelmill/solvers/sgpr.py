@@ -19,12 +19,10 @@ from numbers import Real
 import torch
 
 from ..errors import InputError
-from ..ops import KernelProduct
 from ..planning import Plan, direct_bytes
 from ..projection import NotPositiveDefinite, factor
 from .base import Problem, Report, Solver, State, Uncertainty
-from .direct import Points64
-from .sweep import whitened
+from .sweep import InFloat64, in_float64, whitened
 
 
 @dataclass
@@ -63,12 +61,10 @@ class SGPR(Solver):
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
-    def prepare(self, problem: Problem, plan: Plan, state: SGPRState | None) -> tuple[Points64, None]:
-        origin = problem.Z.mean(0, dtype=torch.float64)
-        K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
-        return Points64(plan, K, K.points(problem.Z)), None
+    def prepare(self, problem: Problem, plan: Plan, state: SGPRState | None) -> tuple[InFloat64, None]:
+        return InFloat64(plan, *in_float64(problem, plan)), None
 
-    def rounds(self, problem: Problem, setup: Points64, state: None) -> Iterator[Report]:
+    def rounds(self, problem: Problem, setup: InFloat64, state: None) -> Iterator[Report]:
         K, Z, plan, source = setup.K, setup.Z, setup.plan, problem.source
         L = factor(K.dense(Z, Z)).L
         normal, right = L.new_zeros(plan.p, plan.p), L.new_zeros(plan.p, plan.c)

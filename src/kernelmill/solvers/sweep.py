@@ -13,6 +13,7 @@ from ..data import Source
 from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
 from ..planning import Plan
+from .base import Problem, Setup
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,21 @@ class Sweep:
     def right(self) -> Tensor:
         """K(Z,X) w Y."""
         return self.total(lambda rows: rows.w * rows.Y)
+
+
+@dataclass(frozen=True)
+class InFloat64(Setup):
+    """The kernel and the centers in float64."""
+
+    plan: Plan
+    K: KernelProduct
+    Z: Points
+
+
+def in_float64(problem: Problem, plan: Plan) -> tuple[KernelProduct, Points]:
+    origin = problem.Z.mean(0, dtype=torch.float64)
+    K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
+    return K, K.points(problem.Z)
 
 
 def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan) -> Iterator[tuple[Tensor, Tensor, int]]:
