@@ -42,14 +42,17 @@ def fetch(X: str | os.PathLike) -> Copy:
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise InputError(f"{url!r} needs another package ({error}); install it.") from None
+        raise InputError(
+            f"{url!r} needs another package ({error}); install it: "
+            "for https and s3, pip install 'kernelmill[remote]'."
+        ) from None
     except ValueError as error:
         raise InputError(f"{url!r} cannot be opened ({error}); check its beginning.") from None
     try:
         copy = Copy(url, PurePosixPath(urlsplit(path).path).name or "data")
         with room():
             system.get(path, str(copy.path), recursive=system.isdir(path))
-    except OutputError:
+    except (OutputError, MemoryError):
         raise
     except FileNotFoundError:
         raise DataFileError(f"{url!r} does not exist; check the address.") from None

@@ -69,7 +69,7 @@ class Table(ABC):
         if not other:
             return self
         made = self._of_kinds(other)
-        made.copied = self.copied
+        made.where, made.copied = self.where, self.copied
         return made
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
