@@ -153,7 +153,7 @@ def test_numbers_can_be_names():
 
 
 def test_a_large_count_of_values_is_hashed(monkeypatch):
-    monkeypatch.setattr("kernelmill.data.columns.MOST_VALUES", 50)
+    monkeypatch.setattr("kernelmill.data.summary.MOST_VALUES", 50)
     encoder = learn(Columns(), opened({"shop": SHOP}, 0), [], PRICE[:, None], np.ones(N, bool))
     assert encoder.categories[0].how == "hash" and encoder.d == 16
 
@@ -195,7 +195,7 @@ def as_source(folder, kind):
 
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_every_kind_of_array_is_used_as_it_is(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("kernelmill.data.files.LARGE_MAP", 0)
+    monkeypatch.setattr("kernelmill.data.formats.npy.LARGE_MAP", 0)
     rows, target = as_source(tmp_path, kind)
     model = KernelRegressor(**SETTINGS).fit(rows, target)
     plain = KernelRegressor(**SETTINGS).fit(X, Y)
@@ -325,7 +325,7 @@ def test_missing_and_infinite_values_are_said():
 
 def test_a_csv_column_may_change_its_mind(tmp_path, monkeypatch):
     """Whole numbers first, broken ones and texts later, beyond the block that types are guessed from."""
-    monkeypatch.setattr("kernelmill.data.files.CSV_BLOCK", 1000)
+    monkeypatch.setattr("kernelmill.data.formats.csv.BLOCK", 1000)
     lines = [f"{i},{i},{i % 7}" for i in range(500)] + ["1.5,x,3"] * 10
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines))
     for held in (0, 1 << 30):

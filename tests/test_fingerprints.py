@@ -14,7 +14,7 @@ import torch
 
 from kernelmill import CheckpointError, InputError, KernelRegressor, kernels, runs
 from kernelmill.data import checksum, opened, prints
-from kernelmill.data.tables import FileRows, unmapped
+from kernelmill.data.mapped import FileRows, unmapped
 from kernelmill.distributed import agree, run_threads
 from kernelmill.errors import DataFileError
 from kernelmill.solvers import EigenPro4

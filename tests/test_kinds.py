@@ -188,7 +188,7 @@ def test_a_csv_column_is_what_all_of_its_fields_are(tmp_path, kind, body):
     ],
 )
 def test_a_later_block_decides_for_the_whole_file(tmp_path, monkeypatch, held, first, later, kind, shown):
-    monkeypatch.setattr("kernelmill.data.files.CSV_BLOCK", 1000)
+    monkeypatch.setattr("kernelmill.data.formats.csv.BLOCK", 1000)
     (tmp_path / "t.csv").write_text("a,b\n" + f"{first},1\n" * 900 + f"{later},1\n")
     table = opened(tmp_path / "t.csv", held)
     values = table.column("a")

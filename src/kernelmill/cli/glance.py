@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-SAMPLE = 1 << 18  # bytes of a text file from which its rows are estimated
 
 
 @dataclass
@@ -31,64 +27,20 @@ class Glance:
 
 def glance(path: Path) -> Glance:
     """What can be seen at once. Never fails: errors are said when the file is opened for good."""
+    from ..data.formats import peek
+
     try:
         files = [p for p in sorted(path.rglob("*")) if p.is_file()] if path.is_dir() else [path]
         found = Glance(str(path), sum(os.path.getsize(p) for p in files))
-        if len(files) == 1 or all(p.suffix == ".parquet" for p in files):
-            for file in files:
-                rows, found.columns, about = _shape(file)
-                found.rows, found.about = (found.rows or 0) + rows, found.about or about
+        seen = peek(path)
+        found.rows, found.columns, found.about = seen.rows, seen.columns, seen.estimated
         return found
     except Exception:  # whatever is wrong with it
         return Glance(str(path), 0)
 
 
-def _shape(path: Path) -> tuple[int, int, bool]:
-    name = path.name.lower()
-    if name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
-        packed = name.endswith(".gz")
-        with (gzip.open if packed else open)(path, "rb") as file:
-            text = file.read(SAMPLE)
-        lines = text.count(b"\n")
-        whole = len(text) < SAMPLE
-        rows = lines if whole else round(lines * os.path.getsize(path) / len(text) * (4 if packed else 1))
-        columns = 1 + max(text.split(b"\n", 1)[0].count(delimiter) for delimiter in (b",", b"\t", b";", b"|"))
-        return max(0, rows - (1 if whole and text.endswith(b"\n") else 0)), columns, not whole
-    if name.endswith((".parquet", ".pq")):
-        from pyarrow.parquet import ParquetFile
-
-        with ParquetFile(path) as parquet:
-            return parquet.metadata.num_rows, parquet.metadata.num_columns, False
-    if name.endswith((".h5", ".hdf5")):
-        import h5py
-
-        with h5py.File(path, "r") as group:
-            return _largest([item.shape for item in group.values() if hasattr(item, "shape")])
-    if name.endswith(".npz"):
-        return _largest([shape for _, shape in npz_shapes(path)])
-    if name.endswith(".npy"):
-        with open(path, "rb") as file:
-            return _largest([_header(file)])
-    raise ValueError(name)
-
-
-def _largest(shapes: list[Any]) -> tuple[int, int, bool]:
-    rows = max(shapes, key=lambda shape: shape[0] * (shape[1] if len(shape) > 1 else 1))[0]
-    return rows, sum(shape[1] if len(shape) > 1 else 1 for shape in shapes if shape and shape[0] == rows), False
-
-
 def npz_shapes(path: Path) -> list[tuple[str, Any]]:
     """(name, shape) of the arrays in it."""
-    with zipfile.ZipFile(path) as archive:
-        out = []
-        for name in archive.namelist():
-            with archive.open(name) as file:
-                out.append((name.removesuffix(".npy"), _header(file)))
-        return out
+    from ..data.formats.npy import npz_shapes
 
-
-def _header(file: Any) -> Any:
-    from numpy.lib import format as npy
-
-    version = npy.read_magic(file)
-    return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)[0]
+    return npz_shapes(path)

@@ -32,36 +32,19 @@ def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:
     queue: Queue[Any] = Queue(maxsize=depth)
     done = threading.Event()
 
-    def put(item: Any) -> bool:
-        while not done.is_set():
-            try:
-                queue.put(item, timeout=0.1)
-                return True
-            except Full:
-                continue
-        return False
-
     def work() -> None:
         try:
             for item in items:
-                if not put((item, None)):
+                if not _put(queue, (item, None), done):
                     return
-            put(None)
+            _put(queue, None, done)
         except BaseException as error:
-            put((None, error))
+            _put(queue, (None, error), done)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        while True:
-            try:
-                found = queue.get(timeout=5)
-            except Empty:
-                if not thread.is_alive():
-                    raise RuntimeError("the thread that reads ahead ended without a word") from None
-                continue
-            if found is None:
-                return
+        while (found := _get(queue, thread)) is not None:
             item, error = found
             if error is not None:
                 raise error
@@ -69,3 +52,24 @@ def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:
     finally:
         done.set()
         thread.join()
+
+
+def _put(queue: Queue[Any], item: object, done: threading.Event) -> bool:
+    """Whether there was room for the item before `done`."""
+    while not done.is_set():
+        try:
+            queue.put(item, timeout=0.1)
+            return True
+        except Full:
+            continue
+    return False
+
+
+def _get(queue: Queue[Any], thread: threading.Thread) -> Any:
+    """The next item of a thread that puts them."""
+    while True:
+        try:
+            return queue.get(timeout=5)
+        except Empty:
+            if not thread.is_alive():
+                raise RuntimeError("the thread that reads ahead ended without a word") from None

@@ -15,12 +15,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DataFileError, warn
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 16 << 20  # bytes of one CRC
 WHOLE = 256 << 20  # bytes of files that are read to the last one
@@ -41,6 +41,8 @@ def digest(sums: list[Any]) -> str:
 
 
 def _crcs(values: Tensor) -> list[int]:
+    import torch  # here, since a first look at a file is to come before torch
+
     chunks = values.detach().contiguous().reshape(-1).view(torch.uint8).split(CHUNK)
     if len(chunks) == 1:
         return [_crc(chunks[0])]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .columns import Encoder
+from .encoder import Encoder
 from .order import Pieces
 from .prints import Account, checksum, digest
 from .tables import Table

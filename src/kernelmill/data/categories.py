@@ -1,0 +1,131 @@
+"""Columns of names as numbers: one-hot, by their mean targets, or hashed."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ..errors import warn
+from .kinds import MISSING, Names, canonical
+
+FOLDS = 5  # a training row's category is encoded by the targets of the other folds: never its own
+MANY_NEW = 50  # values never seen in training, warned about where they are most of a column
+
+
+@dataclass
+class Category:
+    """How one column of names becomes numbers."""
+
+    name: str
+    how: str  # "one_hot", "target" or "hash"
+    width: int
+    values: list[str | None] = field(default_factory=list)  # by code; None is a missing value
+    table: np.ndarray | None = None  # (values + 1, width) of each code; the last, of unseen values
+    folds: np.ndarray | None = None  # (FOLDS, values + 1, width) without a fold's rows; not stored
+
+    @cached_property
+    def names(self) -> Names:
+        return Names(self.values)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of its features, behind the column's."""
+        if self.how == "one_hot" and self.width:
+            return ["missing" if value is None else value for value in self.values]
+        return [f"{self.how} {i}" for i in range(self.width)]
+
+    def encode(self, texts: np.ndarray, fold: np.ndarray | None) -> np.ndarray:
+        """(rows, width). `fold`: of each row, whose targets do not count; -1 where all do."""
+        if self.how == "hash":
+            return hashed(texts, self.width)
+        assert self.table is not None
+        codes = self.names.codes(texts)
+        self._warn_of_new(texts, codes)
+        out = self.table[codes]
+        if fold is not None and self.folds is not None:
+            inside = fold >= 0
+            out[inside] = self.folds[fold[inside], codes[inside]]
+        return out
+
+    def _warn_of_new(self, texts: np.ndarray, codes: np.ndarray) -> None:
+        new = (codes == len(self.values)) & (texts != None)  # noqa: E711 (of every element)
+        if self.width and new.sum() > max(MANY_NEW, len(codes) / 2):
+            example = texts[new][0]
+            warn(
+                f"most values of {self.name!r}, such as {example!r}, "
+                "were not in the training data; "
+                "check that they are written alike."
+            )
+
+    def validate(self) -> None:
+        """ValueError where its parts do not fit each other."""
+        if self.how == "hash":
+            return
+        fits = (
+            self.how in ("one_hot", "target")
+            and self.table is not None
+            and self.table.shape == (len(self.values) + 1, self.width)
+            and np.isfinite(self.table).all()
+        )
+        if not fits:
+            raise ValueError("the encoder's categories do not fit each other")
+
+
+def fold_of(rows: np.ndarray) -> np.ndarray:
+    """A fold for each row number, or checksum, scattered: rows often come in an order with a
+    period."""
+    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(FOLDS)).astype(np.int64)
+
+
+def checksums(block: dict[str, np.ndarray], names: list[str]) -> np.ndarray:
+    """(rows,) of what stands in each row: the same for the same row in any file."""
+    out = np.zeros(len(block[names[0]]), np.uint64)
+    for name in names:
+        values = block[name]
+        if values.ndim == 1:
+            parts = _crcs(values)[None].astype(np.uint64)
+        else:
+            known = np.where(np.isnan(values), 0.1, values + 0.0).astype(np.float64)
+            parts = known.T.copy().view(np.uint64)
+        for part in parts:
+            out = (out ^ part) * np.uint64(0xFF51AFD7ED558CCD)
+            out ^= out >> np.uint64(33)
+    return out
+
+
+def hashed(texts: np.ndarray, width: int) -> np.ndarray:
+    """Each value's place and sign by its checksum: the same everywhere, for unseen values too."""
+    sums = _crcs(texts)
+    out = np.zeros((len(texts), width), np.float32)
+    out[np.arange(len(texts)), sums % width] = np.where((sums // width) % 2, 1.0, -1.0)
+    return out
+
+
+def _crcs(texts: np.ndarray) -> np.ndarray:
+    given = ("\0" if text is None else text for text in texts.tolist())
+    sums = [zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in given]
+    return np.array(sums, dtype=np.int64)
+
+
+def meanings(texts: np.ndarray) -> np.ndarray:
+    """What texts say: a hash has no names to compare them with, and 1.0 in one file is 1 in
+    another."""
+    known = {text: None if text is None else canonical(text) for text in set(texts.tolist())}
+    return np.array([known[text] for text in texts.tolist()], dtype=object)
+
+
+def texts_before(texts: np.ndarray, category: Category) -> np.ndarray:
+    """Texts as models from before kinds were stored had them: words for a missing value were
+    missing, and an empty text was a name."""
+    known = set() if category.how == "hash" else set(category.values)
+    empty = "" if "" in known and None not in known else None
+
+    def before(text: str | None) -> str | None:
+        lost = text is None or (text in MISSING and text not in known)
+        return empty if lost else text
+
+    return np.array([before(text) for text in texts.tolist()], dtype=object)

@@ -1,0 +1,229 @@
+"""What turns rows of a table into features.
+
+It is learned from the training rows (fitting.py), and belongs to the model: prediction takes the
+raw table. It is plain data, so that it can be stored without running code on loading.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from . import dates
+from .categories import Category, checksums, fold_of, meanings, texts_before
+from .checks import check_finite, is_clean, refuse
+from .tables import Table
+
+KINDS = {"number", "boolean", "date", "text", "empty"}
+
+
+@dataclass
+class Encoder:
+    """What turns rows of a table into d features."""
+
+    numbers: list[str]  # fields that become numbers, in order; a date has several parts
+    widths: list[int]
+    shift: np.ndarray  # (their columns,) what is taken off, and what a missing value becomes
+    scale: np.ndarray  # what is divided by
+    flagged: np.ndarray  # columns that had missing values: each gets a column that says where
+    categories: list[Category]
+    kind: str  # of the features: "float32", or the matrix's own
+    missing: str = "impute"
+    order: list[str] = field(default_factory=list)  # the fields as they stood in the table
+    kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
+    by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
+    constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.kind)
+
+    @property
+    def plain(self) -> bool:
+        """A matrix that is used as it is."""
+        if self.categories or len(self.flagged):
+            return False
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the fields it reads."""
+        return self.order or [*self.numbers, *(category.name for category in self.categories)]
+
+    @property
+    def dates(self) -> set[str]:
+        pairs = zip(self.order, self.kinds, strict=False)
+        return {name for name, kind in pairs if kind == "date"} & set(self.numbers)
+
+    @property
+    def d(self) -> int:
+        widths = [category.width for category in self.categories]
+        return len(self.shift) + len(self.flagged) + sum(widths)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the features."""
+        columns = numbered(self.numbers, self.widths, self.dates)
+        flags = [f"{columns[i].removesuffix(': days')} is missing" for i in self.flagged]
+        made = [f"{each.name}: {label}" for each in self.categories for label in each.labels]
+        return [*columns, *flags, *made]
+
+    def over(self, table: Table) -> Table:
+        """A table with fields of the kinds that were learned, whatever it holds itself."""
+        if self.kinds:
+            return table.of_kinds(dict(zip(self.order, self.kinds, strict=True)))
+        texts = {category.name: "text" for category in self.categories}
+        dated = {name for name in self.numbers if table.field(name).kind == "date"}
+        numbers = {name: "number" for name in self.numbers if name not in dated}
+        return table.of_kinds({**numbers, **texts})  # dates: see `_dates_before`
+
+    def encode(
+        self,
+        table: Table,
+        start: int,
+        stop: int,
+        training: bool = False,
+        held_out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """(rows, d). In training, categories are encoded without the targets of the row's own fold;
+        rows of `held_out` as new ones."""
+        table = self.over(table)
+        block = table.read(self.inputs, start, stop)
+        if self.plain and len(self.numbers) == 1:
+            values = block[self.numbers[0]].astype(self.dtype, copy=False)
+            if not is_clean(values):
+                check_finite(values, numbered(self.numbers, self.widths), table.where)
+            return np.ascontiguousarray(values)
+        out = np.empty((stop - start, self.d), self.dtype)
+        if self.numbers:
+            self._encode_numbers(table, block, out)
+        fold = None
+        if training and any(category.folds is not None for category in self.categories):
+            rows = np.arange(start, stop)
+            fold = fold_of(checksums(block, self.inputs) if self.by_content else rows)
+            fold = fold if held_out is None else np.where(held_out, -1, fold)
+        self._encode_categories(block, fold, out)
+        return out
+
+    def _encode_numbers(self, table: Table, block: dict[str, np.ndarray], out: np.ndarray) -> None:
+        """The first columns of `out`: numbers, and which of them were missing."""
+        if not self.kinds:
+            self._dates_before(table, block)
+        values = in_parts(block, self.numbers, self.dates)
+        lost = None if is_clean(values) else np.isnan(values)
+        if lost is not None:
+            columns = numbered(self.numbers, self.widths, self.dates)
+            if self.missing == "refuse" and lost.any():
+                first = date_columns(self.numbers, self.widths, self.dates)[2]
+                refuse(lost.sum(0) * first, columns, table.where)
+            check_finite(np.where(lost, 0, values), columns, table.where)
+        centered = values - self.shift
+        np.divide(centered, self.scale, out=centered)
+        k, flags = len(self.shift), len(self.flagged)
+        out[:, :k] = centered if lost is None else np.where(lost, 0, centered)
+        out[:, k : k + flags] = 0 if lost is None else lost[:, self.flagged]
+
+    def _encode_categories(
+        self, block: dict[str, np.ndarray], fold: np.ndarray | None, out: np.ndarray
+    ) -> None:
+        """The last columns of `out`."""
+        k = len(self.shift) + len(self.flagged)
+        for category in self.categories:
+            texts = block[category.name]
+            if not self.kinds:
+                texts = texts_before(texts, category)
+            elif category.how == "hash":
+                texts = meanings(texts)
+            out[:, k : k + category.width] = category.encode(texts, fold)
+            k += category.width
+
+    def _dates_before(self, table: Table, block: dict[str, np.ndarray]) -> None:
+        """Models from before kinds were stored took a date for a number in the file's own unit. The
+        mean says which that was."""
+        starts = [0, *itertools.accumulate(self.widths)]
+        for name, start in zip(self.numbers, starts, strict=False):
+            if table.fields[name].kind == "date":
+                units = np.array([1 / dates.DAY, 1, 1e3, 1e6, 1e9])
+                mean = np.maximum(np.abs(self.shift[start]), 1e-9)
+                near = np.abs(np.log(mean / (units * 1.5e9))).argmin()
+                block[name] = block[name] * units[near]
+
+    def to_dict(self) -> dict[str, Any]:
+        left_out = ("categories", "by_content", "constant")
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        made = [{**asdict(category), "folds": None} for category in self.categories]
+        return {**kept, "categories": made}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Encoder:
+        """What `to_dict` gave. ValueError where its parts do not fit each other."""
+        made = [Category(**category) for category in values["categories"]]
+        found = cls(**{**values, "categories": made})
+        found._validate()
+        for category in found.categories:
+            category.validate()
+        return found
+
+    def _validate(self) -> None:
+        arrays, k = (self.shift, self.scale, self.flagged), len(self.shift)
+        if not all(isinstance(a, np.ndarray) and a.ndim == 1 for a in arrays):
+            raise ValueError("the encoder's arrays do not fit each other")
+        if len(self.scale) != k:
+            raise ValueError("the encoder's arrays do not fit each other")
+        if sum(self.widths) != k or len(self.numbers) != len(self.widths):
+            raise ValueError("the encoder's columns do not fit each other")
+        if self.kind not in ("float16", "float32", "float64"):
+            raise ValueError("the encoder's columns do not fit each other")
+        if ((self.flagged < 0) | (self.flagged >= k)).any():
+            raise ValueError("the encoder's columns do not fit each other")
+        if not np.isfinite(self.shift).all() or not np.isfinite(self.scale).all():
+            raise ValueError("the encoder's columns have no scale")
+        if (self.scale <= 0).any():
+            raise ValueError("the encoder's columns have no scale")
+        if len(self.kinds) not in (0, len(self.order)) or not set(self.kinds) <= KINDS:
+            raise ValueError("the encoder's kinds do not fit its columns")
+        widths = dict(zip(self.numbers, self.widths, strict=True))
+        if any(widths[name] != len(dates.PARTS) for name in self.dates):
+            raise ValueError("the encoder's dates do not fit its columns")
+
+
+def matrix(name: str, d: int, kind: str) -> Encoder:
+    """The encoder of a matrix that is used as it is."""
+    return Encoder([name], [d], np.zeros(d), np.ones(d), np.empty(0, np.int64), [], kind)
+
+
+def in_parts(block: dict[str, np.ndarray], numbers: list[str], dated: set[str]) -> np.ndarray:
+    """(rows, columns) of the fields that become numbers; dates become their parts."""
+    parts = [
+        np.concatenate(dates.parts(block[name]), axis=1) if name in dated else block[name]
+        for name in numbers
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def numbered(names: list[str], widths: list[int], dated: set[str] | None = None) -> list[str]:
+    """A name for each column of these fields: of a part of a date, or of a matrix's column."""
+    out: list[str] = []
+    for name, width in zip(names, widths, strict=True):
+        if name in (dated or ()):
+            out += [f"{name}: {part}" for part in dates.PARTS]
+        else:
+            out += [name] if width == 1 else [f"{name}[{i}]" for i in range(width)]
+    return out
+
+
+def date_columns(
+    numbers: list[str], widths: list[int], dated: set[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which columns are parts of a date on a circle, which are other parts, and which stand first
+    in their field or in a matrix."""
+    circle, scaled, first = [[np.zeros(0, bool)] for _ in range(3)]
+    for name, width in zip(numbers, widths, strict=True):
+        is_date = name in dated
+        circle.append(~dates.SCALED if is_date else np.zeros(width, bool))
+        scaled.append(dates.SCALED if is_date else np.zeros(width, bool))
+        first.append(np.arange(width) == 0 if is_date else np.ones(width, bool))
+    return np.concatenate(circle), np.concatenate(scaled), np.concatenate(first)

@@ -1,0 +1,263 @@
+"""An encoder learned from the training rows of a table, by streaming over it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, warn
+from . import dates
+from .categories import FOLDS, Category, checksums, fold_of
+from .checks import check_finite, is_clean, refuse
+from .columns import Columns
+from .encoder import Encoder, date_columns, in_parts, numbered
+from .summary import Counts, Moments
+from .tables import Table
+
+PRIOR = 10.0  # rows that a category's mean target is drawn towards the common mean by
+MOST_OUTPUTS = 16  # columns of targets that a category may be encoded by; with more it is hashed
+DIFFERENT = 3  # different rows per value of a category, from which a row's content says its fold
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The fields that are features: their kinds in the table's order, and those that become
+    numbers, with how many columns each has."""
+
+    kinds: dict[str, str]
+    numbers: list[str]
+    widths: list[int]
+
+    @classmethod
+    def of(cls, table: Table, names: list[str]) -> _Fields:
+        kinds = {name: table.fields[name].kind for name in names}
+        numbers = [name for name in names if kinds[name] != "text"]
+        dated = [kinds[name] == "date" for name in numbers]
+        widths = [
+            len(dates.PARTS) if is_date else table.fields[name].width
+            for name, is_date in zip(numbers, dated, strict=True)
+        ]
+        return cls(kinds, numbers, widths)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.kinds)
+
+    @property
+    def texts(self) -> list[str]:
+        return [name for name, kind in self.kinds.items() if kind == "text"]
+
+    @property
+    def dated(self) -> set[str]:
+        return {name for name, kind in self.kinds.items() if kind == "date"}
+
+    @property
+    def lone(self) -> bool:
+        """One matrix and nothing else."""
+        return len(self.kinds) == len(self.numbers) == 1 and not self.dated and self.widths[0] > 1
+
+    @property
+    def labels(self) -> list[str]:
+        return numbered(self.numbers, self.widths, self.dated)
+
+
+def learn(
+    columns: Columns,
+    table: Table,
+    skip: list[str],
+    Y: np.ndarray,
+    train: np.ndarray,
+    said: bool = True,
+    w: np.ndarray | None = None,
+) -> Encoder:
+    """Fit an encoder on the training rows of a table, by streaming over it.
+
+    skip: fields that are no features (target, weights); Y: (n,) class codes or (n, c) targets;
+    train: (n,) bool; said: `columns` are the user's own. Where they are not, missing values of a
+    matrix are refused, as an array's are. w: (n,) weights of the rows, where they differ: one of k
+    counts as k rows.
+    """
+    columns.check()
+    names = _choose(columns, table, skip)
+    table = columns.named(table)
+    given = _Fields.of(table, names)
+    moments, counts = _summarise(table, given, train, w)
+    lost = moments.lost * date_columns(given.numbers, given.widths, given.dated)[2]
+    if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
+        refuse(lost, given.labels, table.where)
+    encoder = _scaled(columns, given, moments, lost)
+    encoder.categories = [_category(columns, name, counts[name], Y) for name in given.texts]
+    by_target = [category for category in encoder.categories if category.how == "target"]
+    encoder.by_content = _by_target(by_target, table, names, Y, train, w)
+    if not encoder.d:
+        raise InputError(f"{table.where} has no feature that differs between rows.")
+    return encoder
+
+
+def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
+    """Names of the fields that are features, as far as they can be."""
+    if columns.features is None and table.unused:
+        unused = ", ".join(map(repr, table.unused[:5]))
+        warn(
+            f"{table.where}: {unused} cannot be features (nested, or of another kind) "
+            "and are not used."
+        )
+    every = [name for name in table.fields if name not in skip]
+    names = every if columns.features is None else list(columns.features)
+    categorical = columns.categorical or []
+    for name in [*names, *categorical]:
+        table.field(name)
+    clash = [name for name in names if name in skip]
+    if clash:
+        raise InputError(
+            f"columns: features name {clash[0]!r}, which is the target or the weight; leave it out."
+        )
+    if not names:
+        raise InputError(f"{table.where} has no columns left to be features.")
+    for name in categorical:
+        if table.field(name).width > 1:
+            raise InputError(
+                f"columns: categorical names {name!r}, which is a matrix, expected a column."
+            )
+    return names
+
+
+def _summarise(
+    table: Table, given: _Fields, train: np.ndarray, w: np.ndarray | None
+) -> tuple[Moments, dict[str, Counts]]:
+    """Moments of the numbers and counts of the names, in one pass."""
+    moments, counts = Moments(sum(given.widths)), {name: Counts() for name in given.texts}
+    for a, b in itertools.pairwise(table.cuts):
+        block, inside = table.read(given.names, a, b), train[a:b]
+        if given.numbers:
+            values = in_parts(block, given.numbers, given.dated)
+            if not is_clean(values):
+                known = np.where(np.isnan(values), 0, values)
+                check_finite(known, given.labels, table.where)
+            weights = None if w is None else w[a:b][inside]
+            moments.add(values if inside.all() else values[inside], weights)
+        for name, found in counts.items():
+            found.add(block[name][inside])
+    moments.add_rest()
+    return moments, counts
+
+
+def _scaled(columns: Columns, given: _Fields, moments: Moments, lost: np.ndarray) -> Encoder:
+    """The encoder of the numbers: what is taken off them, and divided by."""
+    circle, scaled, _ = date_columns(given.numbers, given.widths, given.dated)
+    standardise = not given.lone if columns.standardise is None else columns.standardise
+    plain = given.lone and not standardise and not lost.any()
+    empty = moments.lost == moments.rows
+    mean = np.where(empty, 0, moments.mean)
+    spread = np.where(empty, 0, moments.deviation)
+    varies = spread > 1e-12 * np.maximum(np.abs(mean), 1e-300)
+    shift = np.where(circle & varies, 0, mean)
+    scale = np.where(varies & (scaled | (standardise & ~circle)), spread, 1.0)
+    return Encoder(
+        given.numbers,
+        given.widths,
+        np.zeros_like(mean) if plain else shift,
+        np.ones_like(mean) if plain else scale,
+        np.flatnonzero((lost > 0) & ~empty),
+        [],
+        str(moments.dtype) if plain and moments.dtype is not None else "float32",
+        columns.missing,
+        given.names,
+        list(given.kinds.values()),
+        constant=[] if plain else np.flatnonzero(~varies).tolist(),
+    )
+
+
+def _category(columns: Columns, name: str, counts: Counts, Y: np.ndarray) -> Category:
+    if counts.values is None:
+        return Category(name, "hash", columns.hash_size)
+    values = sorted(counts.values, key=lambda value: (value is None, value or ""))
+    if (
+        len(values) == 1
+    ):  # as little as a constant number: what was never seen there must not count either
+        return Category(name, "one_hot", 0, values, np.zeros((2, 0), np.float32))
+    if len(values) <= columns.one_hot:
+        table = np.concatenate(
+            [np.eye(len(values), dtype=np.float32), np.zeros((1, len(values)), np.float32)]
+        )
+        return Category(name, "one_hot", len(values), values, table)
+    outputs = int(Y.max()) + 1 if Y.ndim == 1 else Y.shape[1]
+    if columns.beyond == "hash" or outputs > MOST_OUTPUTS:
+        return Category(name, "hash", columns.hash_size)
+    return Category(name, "target", 1 if Y.ndim == 1 and outputs == 2 else outputs, values)
+
+
+def _by_target(
+    categories: list[Category],
+    table: Table,
+    names: list[str],
+    Y: np.ndarray,
+    train: np.ndarray,
+    w: np.ndarray | None,
+) -> bool:
+    """Mean targets of each category, drawn towards the common mean where it has few rows; and the
+    same without each fold.
+
+    Returns whether a row's fold follows from what stands in the row: copies are then in one fold,
+    and a weight of k is k copies. Where few different rows share a value that would leave a
+    category without rows, and the fold follows from the row's number.
+    """
+    if not categories:
+        return False
+    rows = np.flatnonzero(train)
+    codes, content = _codes(categories, table, names)
+    different = len(np.unique(content[rows]))
+    by_content = different >= DIFFERENT * max(len(c.values) for c in categories)
+    width = categories[0].width
+    sums = {c.name: np.zeros((FOLDS, len(c.values) + 1, width)) for c in categories}
+    counts = {c.name: np.zeros((FOLDS, len(c.values) + 1, 1)) for c in categories}
+    weight = np.ones(len(train)) if w is None else w
+    for part, y in _targets(Y, rows, weight, width):
+        fold = fold_of(content[part] if by_content else part)
+        for c in categories:
+            place = fold, codes[c.name][part]
+            np.add.at(sums[c.name], place, y * weight[part][:, None])
+            np.add.at(counts[c.name], place, weight[part][:, None])
+    for c in categories:
+        total, many = sums[c.name].sum(0), counts[c.name].sum(0)
+        mean = total.sum(0) / max(1e-300, many.sum())
+        others, fewer = total - sums[c.name], many - counts[c.name]
+        c.table = ((total + PRIOR * mean) / (many + PRIOR)).astype(np.float32)
+        c.folds = ((others + PRIOR * mean) / (fewer + PRIOR)).astype(np.float32)
+    return by_content
+
+
+def _codes(
+    categories: list[Category], table: Table, names: list[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Of every row: the codes of its categories, and a checksum of what stands in it."""
+    codes = {c.name: np.empty(table.n, np.int32) for c in categories}
+    content = np.empty(table.n, np.uint64)
+    for a, b in itertools.pairwise(table.cuts):
+        block = table.read(names, a, b)
+        content[a:b] = checksums(block, names)
+        for c in categories:
+            codes[c.name][a:b] = c.names.codes(block[c.name])
+    return codes, content
+
+
+def _targets(
+    Y: np.ndarray, rows: np.ndarray, weight: np.ndarray, width: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows some at a time, and their targets: one-hot, or standardised."""
+    middle, spread = (0.0, 1.0) if Y.ndim == 1 else _weighted(Y[rows], weight[rows])
+    for part in np.array_split(rows, max(1, len(rows) >> 16)):
+        if Y.ndim == 1:
+            yield part, (Y[part][:, None] == np.arange(width)).astype(float)
+        else:
+            yield part, (Y[part] - middle) / spread
+
+
+def _weighted(Y: np.ndarray, w: np.ndarray) -> tuple[Any, Any]:
+    """Mean and deviation of targets."""
+    mean = np.average(Y, 0, w)
+    return mean, np.maximum(np.sqrt(np.average((Y - mean) ** 2, 0, w)), 1e-300)

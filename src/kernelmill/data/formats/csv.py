@@ -1,0 +1,174 @@
+"""CSV files, also packed with gzip; the delimiter is found. They do not say what their columns
+hold: guess.py does.
+
+pyarrow.dataset does not serve here: it takes the types from the first block of a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import DataFileError, warn
+from ..arrow_tables import ArrowTable, in_memory, in_own_file
+from ..files import need, spool
+from ..guess import Guess
+from ..prints import Files
+from ..tables import Table
+from .base import Format, Kinds, Peek
+
+BLOCK = 4 << 20  # bytes that are parsed at a time
+SAMPLE = 1 << 18  # bytes from which the rows are estimated
+DELIMITERS = ",\t;|"
+
+Guesses = dict[str, Guess]  # by column, in the file's order
+
+
+class _Csv(ArrowTable):
+    """A CSV file. What was guessed to be something else is read again where texts are wanted: they
+    are as they are written there."""
+
+    def __init__(self, table: ArrowTable, files: Files, again: Callable[[Kinds], Table]):
+        vars(self).update(vars(table))
+        self.files, self._again = files, again
+
+    def _of_kinds(self, other: dict[str, str]) -> Table:
+        named = [name for name, kind in other.items() if kind == "text"]
+        if all(self._declared[name] == "text" for name in named):
+            return super()._of_kinds(other)
+        wanted = {**self._kinds(), **other}
+        return self._again(wanted).of_kinds(wanted)
+
+    def raw(self, names: list[str]) -> dict[str, Any]:
+        if all(self._declared[name] == "text" for name in names):
+            return super().raw(names)
+        return self._again({**self._kinds(), **dict.fromkeys(names, "text")}).raw(names)
+
+    def _kinds(self) -> dict[str, str]:
+        return {name: field.kind for name, field in self.fields.items()}
+
+
+def _open(path: Path, limit: int, kinds: Kinds) -> Table:
+    """All fields are read as texts, and turned into what they are by now; where a later block
+    changes that, the file is read once more."""
+    where, files, delimiter = repr(str(path)), Files([path]), _delimiter(path)
+    names = need("pyarrow.csv").open_csv(path, *_options(delimiter)).schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
+    guesses = {name: Guess(kinds.get(name) == "text", delimiter != ",") for name in names}
+    held = path.stat().st_size <= limit and path.suffix != ".gz"
+    found = _read(path, delimiter, guesses, held, files)
+    _warn_of_commas(guesses, where)
+    table = found if isinstance(found, ArrowTable) else in_own_file(found, where)
+    table.where = where
+    files.seal()
+
+    def again(wanted: Kinds) -> Table:
+        files.unchanged()
+        return _open(path, limit, wanted)
+
+    return _Csv(table, files, again)
+
+
+def _options(delimiter: str) -> tuple[Any, Any]:
+    csv = need("pyarrow.csv")
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    return csv.ReadOptions(block_size=BLOCK), parse
+
+
+def _read(path: Path, delimiter: str, guesses: Guesses, held: bool, files: Files) -> Any:
+    """A table in memory, or a temporary file; read as often as it takes until no guess changes."""
+    pa, csv = need("pyarrow"), need("pyarrow.csv")
+    types = dict.fromkeys(guesses, pa.string())
+    for _ in range(len(guesses) + 2):
+        convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])
+        try:
+            reader = csv.open_csv(path, *_options(delimiter), convert)
+            schema, found = _collect(_convert(reader, guesses), guesses, held)
+        except pa.ArrowInvalid as error:
+            files.check()
+            column = _culprit(str(error), list(guesses))
+            if column is None or types[column] != pa.string():
+                raise
+            types[column], guesses[column] = pa.binary(), Guess(text=True)  # not UTF-8
+            continue
+        taken = [pa.string() if field.type == pa.binary() else field.type for field in schema]
+        if not len(schema) or taken == [guess.type for guess in guesses.values()]:
+            break
+    return found
+
+
+def _collect(batches: Iterator[Any], guesses: Guesses, held: bool) -> tuple[Any, Any]:
+    """The schema of the first batch, and all batches in memory or in a temporary file."""
+    pa = need("pyarrow")
+    first = next(batches, None)
+    if first is None:
+        empty = pa.table({name: pa.nulls(0) for name in guesses})
+        return pa.schema([]), in_memory(empty)
+    every = itertools.chain([first], batches)
+    if held:
+        return first.schema, in_memory(pa.Table.from_batches(every, first.schema))
+    return first.schema, spool(first.schema, every)
+
+
+def _convert(reader: Any, guesses: Guesses) -> Iterator[Any]:
+    """Batches as the guesses have it after the first. The others still narrow the guesses, but are
+    not given where a type has changed."""
+    pa, types = need("pyarrow"), None
+    for batch in reader:
+        pairs = zip(guesses.values(), batch.columns, strict=True)
+        columns = [guess.take(column) for guess, column in pairs]
+        found = [column.type for column in columns]
+        types = types or found
+        if found == types:
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _warn_of_commas(guesses: Guesses, where: str) -> None:
+    commas = [name for name, guess in guesses.items() if guess.has_commas]
+    if commas:
+        listed = ", ".join(map(repr, commas[:5]))
+        warn(f"{where}: the numbers in {listed} have decimal commas, and are read so.")
+    doubtful = [name for name, guess in guesses.items() if guess.doubtful]
+    if doubtful:
+        listed = ", ".join(map(repr, doubtful[:5]))
+        warn(
+            f"{where}: the fields of {listed} look like numbers with commas, "
+            "and are read as texts: "
+            "write them with a decimal point and without thousands separators."
+        )
+
+
+def _culprit(said: str, names: list[str]) -> str | None:
+    """The column that Arrow's message "In CSV column #3: …" is about."""
+    if "CSV column #" not in said:
+        return None
+    number = said.split("CSV column #", 1)[1].split(":", 1)[0]
+    return names[int(number)] if number.isdigit() and int(number) < len(names) else None
+
+
+def _delimiter(path: Path) -> str:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        header = file.readline(1 << 20).decode("utf-8", "replace")
+    return max(DELIMITERS, key=header.count)
+
+
+def _peek(path: Path) -> Peek:
+    """Rows are lines, of a large file as many as its first ones make likely."""
+    packed = path.suffix.lower() == ".gz"
+    with gzip.open(path, "rb") if packed else open(path, "rb") as file:
+        text = file.read(SAMPLE)
+    columns = 1 + max(text.split(b"\n", 1)[0].count(mark.encode()) for mark in DELIMITERS)
+    lines = text.count(b"\n")
+    if len(text) < SAMPLE:
+        return Peek(max(0, lines - text.endswith(b"\n")), columns)
+    share = os.path.getsize(path) / len(text) * (4 if packed else 1)
+    return Peek(round(lines * share), columns, estimated=True)
+
+
+FORMAT = Format("CSV", _open, _peek, (".csv", ".tsv", ".csv.gz", ".tsv.gz"))

@@ -1,0 +1,65 @@
+"""Columns in memory: data frames of pandas and polars, dicts of arrays, and arrays themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrow_tables import in_memory
+from ..files import need
+from ..kinds import settle
+from ..tables import ArrayTable, Table, readable
+from .base import Format, Kinds, Peek
+from .npy import peek_shapes, table_of_array
+
+
+def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+    if isinstance(X, np.ndarray):
+        return table_of_array(X)
+    if isinstance(X, dict):
+        arrays = {str(name): _array(values) for name, values in X.items()}
+        return ArrayTable(arrays, "the columns")
+    need("pyarrow")
+    where = "the data frame"
+    with readable(where):
+        return in_memory(_from_pandas(X) if hasattr(X, "iloc") else X.to_arrow(), where)
+
+
+def _array(values: Any) -> np.ndarray:
+    """A column as an array; a list with texts in it as objects, since numpy would write all others
+    as texts in its own way."""
+    if isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values):
+        return np.array([*values, None], dtype=object)[:-1]
+    return np.asarray(values)
+
+
+def _from_pandas(X: Any) -> Any:
+    """A pyarrow.Table. Columns of objects that Arrow knows no one type for become names."""
+    pa, mixed = need("pyarrow"), {}
+    for place, (name, kind) in enumerate(X.dtypes.items()):
+        if str(kind) == "object":
+            try:
+                pa.array(X.iloc[:, place], from_pandas=True)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                mixed[name] = settle(X.iloc[:, place].to_numpy())[0]
+    if mixed:
+        X = X.copy(deep=False)
+        for name, values in mixed.items():
+            X[name] = values
+    return pa.Table.from_pandas(X, preserve_index=False)
+
+
+def _is_in_memory(X: object) -> bool:
+    return isinstance(X, (np.ndarray, dict)) or (hasattr(X, "columns") and hasattr(X, "dtypes"))
+
+
+def _peek(X: Any) -> Peek:
+    if isinstance(X, np.ndarray):
+        return peek_shapes([X.shape])
+    if isinstance(X, dict):
+        return peek_shapes([_array(values).shape for values in X.values()])
+    return Peek(len(X), len(X.columns))
+
+
+FORMAT = Format("frames", _open, _peek, takes=_is_in_memory, arrays=True)
