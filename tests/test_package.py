@@ -1,5 +1,6 @@
 """The project around the library: wheel and sdist import, the README's examples run, no word of a machine in any file."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kernelmill import KernelClassifier, KernelRegressor
 from kernelmill.cli import app
 from kernelmill.cli.say import EXIT_CODES
 
@@ -155,3 +157,10 @@ def test_pages_that_are_promised_exist():
     notation = (ROOT / "NOTATION.md").read_text()
     for born in set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", notation)):
         assert (ROOT / "src" / "kernelmill" / born).exists(), born
+
+
+@pytest.mark.parametrize("estimator", [KernelClassifier, KernelRegressor])
+def test_every_argument_of_an_estimator_is_documented(estimator):
+    parameters = estimator.__doc__.split("Parameters\n")[1].split("Attributes\n")[0]
+    documented = re.findall(r"^ {4}(\w+) : ", parameters, re.MULTILINE)
+    assert sorted(documented) == sorted(inspect.signature(estimator).parameters)
