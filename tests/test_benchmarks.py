@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from benchmarks import run
+from benchmarks import page, run
 from benchmarks.run import BENCHMARKS, RESULTS
 
 SMALL = {
@@ -90,3 +90,12 @@ def test_stored_results_have_machines_and_keys_in_snake_case(path):
     key = BENCHMARKS[path.stem].key
     identities = [tuple(row.get(name) for name in key) for row in result["rows"]]
     assert len(set(identities)) == len(identities)
+
+
+def test_the_page_and_the_readme_are_what_the_results_say():
+    hint = "results changed: run `python -m benchmarks.page`"
+    assert page.PAGE.read_text() == page.page(), hint
+    assert page.README.read_text() == page.readme(), hint
+    assert set(re.findall(r"\{\{ (\w+) \}\}", page.TEXT.read_text())) == {
+        part.__name__ for part in page.PARTS
+    }
