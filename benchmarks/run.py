@@ -134,7 +134,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if hasattr(module, "draw") and folder == RESULTS:
         module.draw(result["rows"])
     show(result["rows"])
-    print(json.dumps(result.get("summary", {}), indent=1))
+    if "summary" in result:
+        print(json.dumps(result["summary"], indent=1))
 
 
 def parse(prog: str, doc: str | None, cases: Callable, words: list[str]) -> dict:
