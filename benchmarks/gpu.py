@@ -1,64 +1,100 @@
-"""One measured fit on a GPU, for the benchmarks: seconds, peak memory and accuracy, with the plan's prediction beside them."""
+"""One measured fit on a GPU: seconds, peak memory and accuracy, beside the plan's prediction."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from kernelmill import KernelClassifier, kernels
 from kernelmill.projection import Pass
 from kernelmill.solvers import EigenPro4
 
-PASSES: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+Marks = list[tuple[torch.cuda.Event, torch.cuda.Event]]
 
 
-def _noted(call):
-    """Projection passes leave two marks on the stream: their time is read afterwards, and nothing waits for them."""
+@contextmanager
+def timed_passes() -> Iterator[Marks]:
+    """Two events around each projection pass: read afterwards, so that nothing waits for them."""
+    marks: Marks = []
+    plain = Pass.__call__
 
-    def noted(self, r):
-        marks = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        marks[0].record()
-        result = call(self, r)
-        marks[1].record()
-        PASSES.append(marks)
+    def timed(self: Pass, r: Tensor):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        result = plain(self, r)
+        last.record()
+        marks.append((first, last))
         return result
 
-    return noted
+    with patch.object(Pass, "__call__", timed):
+        yield marks
 
 
-Pass.__call__ = _noted(Pass.__call__)  # type: ignore[method-assign]
+def measured_fit(
+    X: Tensor,
+    y: Tensor,
+    X_test: Tensor,
+    y_test: Tensor,
+    *,
+    n_centers: int,
+    bandwidth: float,
+    precision: str = "auto",
+    solver: EigenPro4 | None = None,
+) -> tuple[dict, KernelClassifier]:
+    """A row of the table, and the model of one epoch.
 
-
-def measured_fit(X, y, X_test, y_test, *, n_centers: int, bandwidth: float, epochs: int = 1, precision: str = "auto", solver=None, **more):
-    """A row of the table. Everything from the call of fit to its return is in the seconds; X may be on the GPU or in host memory."""
+    The seconds are those from the call of fit to its return; X may be on the GPU or in host memory.
+    """
     seconds: dict[str, float] = {}
-    PASSES.clear()
 
     def listen(event):
         seconds[event.kind] = time.perf_counter() - start
 
     model = KernelClassifier(
-        kernel=kernels.Laplacian(bandwidth=bandwidth), n_centers=n_centers, solver=solver or EigenPro4(projection="carried"), epochs=epochs,
-        ridge=0.0, precision=precision, random_state=0, callbacks=listen, **more,
-    )  # fmt: skip
+        kernel=kernels.Laplacian(bandwidth=bandwidth),
+        n_centers=n_centers,
+        solver=solver or EigenPro4(projection="carried"),
+        epochs=1,
+        ridge=0.0,
+        precision=precision,
+        random_state=0,
+        callbacks=listen,
+    )
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    model.fit(X, y)
+    with timed_passes() as passes:
+        model.fit(X, y)
     torch.cuda.synchronize()
     total = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() - before
     with torch.no_grad():
-        accuracy = 100 * (model.model_(X_test).argmax(1) == y_test.to(model.model_.alpha.device)).double().mean().item()
+        right = model.model_(X_test).argmax(1) == y_test.to(model.model_.alpha.device)
     plan = model.plan_
-    projecting = sum(first.elapsed_time(last) for first, last in PASSES) / 1e3
     row = {
-        "n": len(X), "d": X.shape[1], "p": plan.p, "precision": plan.precision, "X on": X.device.type, "fit s": total,
-        "set-up s": seconds["start"], "accuracy": accuracy, "peak GiB": peak / 2**30, "predicted GiB": plan.bytes / 2**30,
-        "m": plan.m, "T": plan.T, "q": plan.q, "m_Z": plan.m_Z,
-        "projections": len(PASSES), "projecting s": projecting, "block kept": plan.keep_block,
-    }  # fmt: skip
+        "n": len(X),
+        "d": X.shape[1],
+        "p": plan.p,
+        "precision": plan.precision,
+        "x_device": X.device.type,
+        "fit_seconds": total,
+        "setup_seconds": seconds["start"],
+        "accuracy_percent": 100 * right.double().mean().item(),
+        "peak_gib": peak / 2**30,
+        "predicted_gib": plan.bytes / 2**30,
+        "m": plan.m,
+        "cycle_batches": plan.T,
+        "q": plan.q,
+        "projection_rows": plan.m_Z,
+        "projections": len(passes),
+        "projecting_seconds": sum(a.elapsed_time(b) for a, b in passes) / 1e3,
+        "block_kept": plan.keep_block,
+    }
     return row, model

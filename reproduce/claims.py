@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
-from benchmarks.common import slope
+from benchmarks.measure import slope
 
 from .figure_epochs import REACHED
 from .paper import PLACES, SPEED_UPS

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.augment import augment
-from benchmarks.common import teacher
+from benchmarks.tasks import augment, teacher
 
 IMAGE_SIZE = 128  # of CIFAR-10's 32 × 32 as the network sees them
 TEST_SHARE = 10_000

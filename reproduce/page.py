@@ -111,7 +111,7 @@ def standing() -> str:
         elif slower:
             said += f"; up to {max(ratio for *_, ratio in slower):.1f} times as much elsewhere"
         parts.append(said + ".")
-    return " ".join(parts) + "\n"
+    return "\n".join(parts) + "\n"
 
 
 def claims() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import Peak, machine
+from benchmarks.measure import Peak, machine
 from kernelmill import KernelClassifier, kernels
 from kernelmill.errors import InputError
 from kernelmill.solvers import EigenPro3, EigenPro4, Falkon

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.common import slope
+from benchmarks.measure import slope
 from kernelmill import KernelRegressor, kernels
 from kernelmill.solvers import EigenPro3, EigenPro4, Falkon
 

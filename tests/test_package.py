@@ -1,8 +1,10 @@
 """The project around the library: wheel and sdist import, the README's examples run, no word of a machine in any file."""
 
+import inspect
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kernelmill import KernelClassifier, KernelRegressor
 from kernelmill.cli import app
 from kernelmill.cli.say import EXIT_CODES
 
@@ -150,8 +153,41 @@ def test_pages_that_are_promised_exist():
         "docs/gpu.md",
         "docs/solvers.md",
         "docs/data.md",
+        "docs/architecture.md",
+        "docs/benchmarks.md",
+        "CITATION.cff",
+        "SECURITY.md",
     ):
         assert (ROOT / page).stat().st_size > 500
     notation = (ROOT / "NOTATION.md").read_text()
     for born in set(re.findall(r"`([a-z_0-9/]+(?:\.py|/))`", notation)):
         assert (ROOT / "src" / "kernelmill" / born).exists(), born
+
+
+@pytest.mark.parametrize("estimator", [KernelClassifier, KernelRegressor])
+def test_every_argument_of_an_estimator_is_documented(estimator):
+    parameters = estimator.__doc__.split("Parameters\n")[1].split("Attributes\n")[0]
+    documented = re.findall(r"^ {4}(\w+) : ", parameters, re.MULTILINE)
+    assert sorted(documented) == sorted(inspect.signature(estimator).parameters)
+
+
+def test_the_layers_of_contributing_are_those_that_are_checked():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+    (listed,) = re.findall(r"```text\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    assert listed.splitlines() == [layer.replace("kernelmill.", "") for layer in layers]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "README.md"])
+def test_paths_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:src|tests|benchmarks|docs|reproduce)/[\w./]*\w)`", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    inside = re.findall(r"`((?:\w+/)?\w+\.py)`", (ROOT / "docs/architecture.md").read_text())
+    places = [ROOT / "src" / "kernelmill", ROOT / "src" / "kernelmill" / "estimators"]
+    assert [path for path in inside if not any((place / path).exists() for place in places)] == []
+
+
+def test_no_line_of_a_page_is_very_long():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        assert [line[:60] for line in page.read_text().splitlines() if len(line) >= 500] == [], page.name

@@ -34,10 +34,97 @@ MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
 class KernelClassifier(ClassifierMixin, KernelEstimator):
     """Kernel classification with any number of centers.
 
-    Takes all arguments of KernelRegressor, and `class_weight`: None, "balanced" or a dict. One column of targets per class;
-    `predict_proba` gives calibrated probabilities, `decision_function` their logarithms, `predict` the likeliest class: softmax of the
-    values `model_(X)`, or of their logarithms, with a temperature and a bias that keeps the classes as frequent as they were in training
-    (`temperature_`, `bias_`, `floor_`), fitted on leave-one-out predictions of small data, and on up to 2,000 rows kept out of large data.
+    Minimises Σ wᵢ ‖f(xᵢ) − yᵢ‖² + ridge·‖f‖² over f = K(·, Z) α, with one column of targets per
+    class; a solver such as `Falkon(loss="logistic")` brings its own loss. With nothing set, kernel,
+    bandwidths, ridge, centers and solver are chosen from the data and its size.
+
+    `predict_proba` gives calibrated probabilities, `decision_function` their logarithms, `predict`
+    the likeliest class: softmax of the values `model_(X)`, or of their logarithms, with a
+    temperature and a bias that keeps the classes as frequent as they were in training. Both are
+    fitted on leave-one-out predictions of small data, and on up to 2,000 rows held out of large
+    data.
+
+    Parameters
+    ----------
+    kernel : "auto", str, kernel object or callable
+        "auto" compares three kernels on a sample; a name such as "laplacian"; an object such as
+        `kernels.Laplacian(bandwidth=20.0)`; or a function K(A, B).
+    n_centers : int, optional
+        How many rows become centers. None lets the plan decide.
+    solver : "auto", str, solver object or Plan
+        "auto" takes the fastest that fits; a name such as "falkon"; an object such as
+        `solvers.EigenPro4(q=100)`; or the `plan_` of an earlier fit, to do the same again.
+    epochs : int, optional
+        Passes over the data, or iterations. None lets the plan decide; some solvers end when they
+        have converged. With solver="auto" these are the passes of EigenPro 4 and 2: an exact
+        solution is always solved to its end.
+    ridge : float, optional
+        λ of the objective above, a sum over rows and not a mean. None chooses it.
+    centers : str or array of shape (p, d)
+        "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or the centers themselves.
+    device : str
+        "auto", "cpu", "cuda", "cuda:1", …
+    precision : str
+        What features are rounded to: "auto", "float16", "bfloat16", "tf32", "float32" or
+        "float64". Kernel values and sums are float32, or float64 for "float64"; the direct
+        solution, Gaussian processes and, with "auto", Falkon are computed in float64.
+    memory_budget : int or str, optional
+        Bytes, or a string such as "8GB", that the fit may take beyond X and y. None: what is free.
+    validation_fraction : float, optional
+        Share of the rows held out of training, to score each epoch and to check the model at the
+        end. None: a tenth, at most 2,000 rows, where there are more than 2,500; else
+        none.
+    early_stopping : bool or "auto"
+        Stop when the score of held-out rows has not improved for 3 epochs, and keep the best
+        weights. "auto": only for solvers that regularise by stopping (NYTRO, 50 steps).
+    callbacks : callable or list of callables, optional
+        Each gets every Event; returning True stops the fit.
+    class_weight : dict or "balanced", optional
+        As in scikit-learn: a factor for the weights of each class's rows.
+    columns : Columns, optional
+        How the columns of a table become features; None uses all but the target.
+    checkpoint : path, optional
+        Folder that checkpoints of the run are written to; None writes none.
+    checkpoint_every : str or float
+        Time between two checkpoints: "30s", "5m", "2h", or seconds.
+    resume : bool
+        Resume the run in `checkpoint`, or start it if there is none; without it, a folder that
+        holds a run is refused.
+    ranks : int or "auto"
+        Processes that share the centers. "auto": all of a torchrun job; else this one, or one for
+        each GPU of the machine where that is predicted to save half a minute. A number starts
+        that many here; 1 is this process alone.
+    warm_start : bool
+        Start from the weights, kernel and centers of the model that is already fitted.
+    random_state : int, RandomState instance or None
+        As in scikit-learn.
+    verbose : int
+        1 shows a progress bar.
+
+    Attributes
+    ----------
+    model_ : KernelModel
+        The model, with `.kernel`, `.Z` and `.alpha`.
+    plan_ : Plan
+        Every size that was used.
+    history_ : list of dict
+        One dict per projection and epoch.
+    ridge_ : float
+        The ridge that was used.
+    timings_ : dict
+        Seconds of choosing and of solving.
+    encoder_ : Encoder or None
+        How the columns of a table became features.
+    rows_seen_ : int
+        Rows that `fit` and `partial_fit` were given.
+    n_iter_ : int
+        Epochs or iterations that were made.
+    classes_ : array
+        The labels of the classes, in the order of the columns of `predict_proba`.
+    temperature_, bias_, floor_ : float, array, float
+        The calibration of the probabilities.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
     """
 
     classes_: np.ndarray

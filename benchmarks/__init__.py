@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks NAME` stores its rows in results/NAME.json."""
