@@ -164,12 +164,12 @@ def _evaluated(estimator: Any, data: Path, target: str | None, part: str | None)
 
 
 def _show(found: Any, where: str) -> None:
-    from ..report import NAMES
+    from ..report import METRICS
 
     console = results()
     table = Table(title=f"{found.rows:,} rows of {escape(where)}", title_justify="left", show_header=False)
     for name, value in found.metrics.items():
-        table.add_row(NAMES.get(name, name), f"{value:,.4f}" if isinstance(value, float) else f"{value:,}")
+        table.add_row(METRICS.get(name, name), f"{value:,.4f}" if isinstance(value, float) else f"{value:,}")
     console.print(table)
     if found.confusion is not None and len(found.classes) <= 15:
         table = Table("true \\ predicted", *map(escape, found.classes), title="Confusion matrix", title_justify="left")
