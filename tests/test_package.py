@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelmill.cli import app
-from kernelmill.cli.say import EXIT_CODES
+from kernelmill.cli.console import EXIT_CODES
 
 ROOT = Path(__file__).parent.parent
 

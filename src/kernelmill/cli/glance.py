@@ -7,9 +7,10 @@ import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 SAMPLE = 1 << 18  # bytes of a text file from which its rows are estimated
+Shape = tuple[int, ...]
 
 
 @dataclass
@@ -23,9 +24,14 @@ class Glance:
     columns: int | None = None
 
     def __str__(self) -> str:
-        size = f"{self.bytes / 2**30:.1f} GiB" if self.bytes >= 2**30 else f"{max(1, self.bytes >> 10):,} KiB"
-        parts = [] if self.rows is None else [f"{'about ' if self.about else ''}{self.rows:,} rows"]
-        parts += [] if self.columns is None else [f"{self.columns:,} columns"]
+        size = f"{max(1, self.bytes >> 10):,} KiB"
+        if self.bytes >= 2**30:
+            size = f"{self.bytes / 2**30:.1f} GiB"
+        parts = []
+        if self.rows is not None:
+            parts.append(f"{'about ' if self.about else ''}{self.rows:,} rows")
+        if self.columns is not None:
+            parts.append(f"{self.columns:,} columns")
         return f"{self.where}: {' × '.join(parts) + ', ' if parts else ''}{size}"
 
 
@@ -46,14 +52,7 @@ def glance(path: Path) -> Glance:
 def _shape(path: Path) -> tuple[int, int, bool]:
     name = path.name.lower()
     if name.endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
-        packed = name.endswith(".gz")
-        with (gzip.open if packed else open)(path, "rb") as file:
-            text = file.read(SAMPLE)
-        lines = text.count(b"\n")
-        whole = len(text) < SAMPLE
-        rows = lines if whole else round(lines * os.path.getsize(path) / len(text) * (4 if packed else 1))
-        columns = 1 + max(text.split(b"\n", 1)[0].count(delimiter) for delimiter in (b",", b"\t", b";", b"|"))
-        return max(0, rows - (1 if whole and text.endswith(b"\n") else 0)), columns, not whole
+        return _shape_of_text(path)
     if name.endswith((".parquet", ".pq")):
         from pyarrow.parquet import ParquetFile
 
@@ -72,12 +71,28 @@ def _shape(path: Path) -> tuple[int, int, bool]:
     raise ValueError(name)
 
 
-def _largest(shapes: list[Any]) -> tuple[int, int, bool]:
-    rows = max(shapes, key=lambda shape: shape[0] * (shape[1] if len(shape) > 1 else 1))[0]
-    return rows, sum(shape[1] if len(shape) > 1 else 1 for shape in shapes if shape and shape[0] == rows), False
+def _shape_of_text(path: Path) -> tuple[int, int, bool]:
+    packed = path.name.lower().endswith(".gz")
+    with (gzip.open if packed else open)(path, "rb") as file:
+        text = file.read(SAMPLE)
+    rows, whole = text.count(b"\n"), len(text) < SAMPLE
+    if not whole:
+        rows = round(rows * os.path.getsize(path) / len(text) * (4 if packed else 1))
+    elif text.endswith(b"\n"):
+        rows = max(0, rows - 1)
+    header = text.split(b"\n", 1)[0]
+    return rows, 1 + max(header.count(mark) for mark in (b",", b"\t", b";", b"|")), not whole
 
 
-def npz_shapes(path: Path) -> list[tuple[str, Any]]:
+def _largest(shapes: list[Shape]) -> tuple[int, int, bool]:
+    """Rows of the largest array, and columns of all that have as many rows."""
+    widths = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
+    rows = max(zip(shapes, widths, strict=True), key=lambda pair: pair[0][0] * pair[1])[0][0]
+    same = (width for shape, width in zip(shapes, widths, strict=True) if shape[0] == rows)
+    return rows, sum(same), False
+
+
+def npz_shapes(path: Path) -> list[tuple[str, Shape]]:
     """(name, shape) of the arrays in it."""
     with zipfile.ZipFile(path) as archive:
         out = []
@@ -87,8 +102,11 @@ def npz_shapes(path: Path) -> list[tuple[str, Any]]:
         return out
 
 
-def _header(file: Any) -> Any:
+def _header(file: IO[bytes]) -> Shape:
+    """The shape that an .npy file says it has."""
     from numpy.lib import format as npy
 
-    version = npy.read_magic(file)
-    return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)[0]
+    read = npy.read_array_header_2_0
+    if npy.read_magic(file) == (1, 0):
+        read = npy.read_array_header_1_0
+    return read(file)[0]
