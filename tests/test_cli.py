@@ -200,7 +200,8 @@ def test_nothing_of_the_user_is_lost(files, what):
     "line",
     ['n_centers = "many"', "n_centers = [1]", 'columns = "a"', "out = 5", "target = 5", "features = 5", "weight = 5", 'resume = "yes"',
      "bandwidth = true", "random_state = -1", "epochs = 1.5", '[kernel]\nname = "gaussian"\nwidth = 3', '[kernel]\nbandwidth = 3',
-     "[columns]\nfeatures = 5", "[columns]\ncolour = 5"],
+     "[columns]\nfeatures = 5", "[columns]\ncolour = 5", "[columns]\nstandardise = 3", "features = [1]", "ridge = 2024-01-01",
+     '[kernel]\nname = "matern"\nnu = "a"', '[solver]\nname = "falkon"\nkeep = "yes"', "[solver]\nq = 3"],
 )  # fmt: skip
 def test_settings_of_the_wrong_kind(files, line):
     (files / "c.toml").write_text(line + "\n")
@@ -314,7 +315,7 @@ def test_a_full_disk(files):
     script = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from kernelmill.cli import main; main()"
     words = ["train", "train.csv", "--target", "price", "--out", "n", "--n-centers", "900"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
-    assert done.returncode == 6 and "'n'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 6 and "n' cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert ("--resume" in done.stderr) == bool(list(files.glob("n.run/checkpoint-*"))) and not (files / "n").exists()
 
 
@@ -386,7 +387,12 @@ def test_files_with_a_training_and_a_test_part(files):
 
 def test_the_first_words_come_before_torch(files):
     code = "import sys, pathlib, kernelmill.cli.glance as it; it.glance(pathlib.Path('train.csv')); "
-    subprocess.run([sys.executable, "-c", code + "assert not {'torch', 'sklearn'} & {*sys.modules}"], check=True)
+    subprocess.run([sys.executable, "-c", code + "assert not {'torch', 'sklearn', 'pydantic', 'jinja2'} & {*sys.modules}"], check=True)
+
+
+def test_a_command_is_found_by_the_name_of_its_file():
+    homes = {command.callback.__name__: command.callback.__module__ for command in app.registered_commands}
+    assert homes == {name: f"kernelmill.cli.{name}" for name in homes} and len(homes) == 9
 
 
 def test_a_glance_at_each_kind_of_file(files):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from kernelmill import KernelClassifier, KernelRegressor
 from kernelmill.cli import app
-from kernelmill.cli.say import EXIT_CODES
+from kernelmill.cli.console import EXIT_CODES
 
 ROOT = Path(__file__).parent.parent
 
@@ -97,11 +97,8 @@ def test_wheel_and_sdist_are_complete(tmp_path):
     wheel, sdist = next(tmp_path.glob("*.whl")), next(tmp_path.glob("*.tar.gz"))
     names = zipfile.ZipFile(wheel).namelist()
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "kernelmill").rglob("*.py")}
-    assert (
-        modules <= set(names)
-        and {"kernelmill/py.typed", "kernelmill/report.css"} <= set(names)
-        and any(name.endswith("LICENSE") for name in names)
-    )
+    templates = {f"kernelmill/report/{name}" for name in ("page.html.j2", "page.css", "charts.svg.j2")}
+    assert modules | templates | {"kernelmill/py.typed"} <= set(names) and any(name.endswith("LICENSE") for name in names)
     assert sdist.stat().st_size > 10_000
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import kernelmill
 from kernelmill import InputError, KernelClassifier, KernelRegressor, ModelFileError, checkpoint, kernels, load
-from kernelmill.cli import app, say
+from kernelmill.cli import app, console
 from kernelmill.errors import KernelmillError
 
 g = np.random.default_rng(0)
@@ -356,7 +356,7 @@ def test_errors_warnings_and_logs_of_others_are_shown_and_not_obeyed(debug, monk
     monkeypatch.setattr(logging.getLogger("kernelmill"), "propagate", False)  # half characters cannot travel between test processes
     bad = "\x1b]0;owned\x07 \udc80 [bold]"
 
-    @say.command
+    @console.command
     def talk(debug: bool = debug) -> None:
         warnings.warn(bad, stacklevel=1)
         logging.getLogger("kernelmill").warning("%s is left out", bad)
@@ -381,7 +381,7 @@ def test_a_full_temporary_folder_is_said_and_no_file_is_called_damaged(tmp_path,
     for data in (tmp_path / "d.csv", dataset):
         with pytest.raises(OSError, match=r"the temporary folder '.*' is full.*TMPDIR") as caught:
             kernelmill.data.opened(data, 10)
-        assert caught.value.errno == errno.ENOSPC and say._meaning(caught.value)[0] == say.WRITING
+        assert caught.value.errno == errno.ENOSPC and console.explain(caught.value)[0] == console.WRITING
 
     def nowhere():
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
@@ -396,7 +396,7 @@ def test_a_full_temporary_folder_is_said_and_no_file_is_called_damaged(tmp_path,
 def test_predictions_that_do_not_fit_leave_the_old_file(tmp_path, ending):
     import resource
 
-    from kernelmill.cli.using import _write
+    from kernelmill.cli.predict import write_predictions
 
     path = tmp_path / f"p.{ending}"
     path.write_text("old")
@@ -404,7 +404,7 @@ def test_predictions_that_do_not_fit_leave_the_old_file(tmp_path, ending):
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # a file that may not grow, as on a full disk
     try:
         with pytest.raises(OSError, match=r"^'.*' cannot be written \(File too large\)"):
-            _write(path, {"prediction": g.normal(size=20_000)})
+            write_predictions(path, {"prediction": g.normal(size=20_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "old" and names(tmp_path) == [path.name]

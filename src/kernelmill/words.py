@@ -1,14 +1,15 @@
-"""Words for people, beside the results."""
+"""Where words for people go: standard error, beside the results."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import IO, Any, cast
+from typing import IO, cast
 
 
 class _Aside:
-    """Standard error, which loses words rather than ends a run: its file's disk may be full, its reader gone."""
+    """Standard error that drops what cannot be written: a full disk under its file, or a reader
+    that is gone, must not end a run."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -21,10 +22,10 @@ class _Aside:
         with suppress(OSError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 
 def aside() -> IO[str]:
-    """Where words for people go."""
+    """Standard error for words that may be lost."""
     return cast(IO[str], _Aside())

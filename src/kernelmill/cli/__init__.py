@@ -1,32 +1,36 @@
-"""The command line. Commands read what was typed, call the library, and show what came out. Torch is imported when it is needed."""
+"""The command line: one file for each command, which reads what was typed, calls the library and
+prints what came out. Torch is imported when it is needed: it takes seconds, `--help` none."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from . import looking, training, using
-from .say import EXIT_CODES
+from . import compare, demo, evaluate, export, info, plan, predict, report, train
+from .console import EXIT_CODES
 
+codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
 app = typer.Typer(
     name="kernelmill",
     help="Train kernel models with millions of centers, and use them.",
-    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+    epilog=f"Exit codes: {codes}.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(training.train)
-app.command()(using.predict)
-app.command()(using.evaluate)
-app.command()(using.report)
-app.command()(using.export)
-app.command()(looking.info)
-app.command()(looking.plan)
-app.command()(looking.compare)
-app.command()(looking.demo)
+app.command()(train.train)
+app.command()(predict.predict)
+app.command()(evaluate.evaluate)
+app.command()(report.report)
+app.command()(export.export)
+app.command()(info.info)
+app.command()(plan.plan)
+app.command()(compare.compare)
+app.command()(demo.demo)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
 
@@ -35,7 +39,17 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit.")) -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
     pass
 
 

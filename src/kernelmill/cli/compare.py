@@ -1,0 +1,136 @@
+"""kernelmill compare."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..errors import InputError, KernelmillError
+from .console import as_json, command, duration, escape, results, words
+from .inputs import table_of, target_of, task_of
+from .options import AsJson, Data, Debug, Part, Target, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..data import Table as DataTable
+    from ..kernels import Kernel
+
+LEFT_OUT = ("eigenpro1", "eigenpro4_exact")  # for small data: n² numbers, n³ operations
+MEASURES = ("accuracy", "log_loss", "r2", "rmse")  # that are shown; solvers are sorted by the first
+Row = dict[str, Any]  # of one solver: its name, and seconds, centers and metrics, or an error
+
+
+@command
+def compare(
+    data: Data,
+    target: Target = None,
+    task: Task = None,
+    rows: Annotated[
+        int,
+        typer.Option(min=20, help="At most so many rows, of which a fifth are for the score."),
+    ] = 20_000,
+    n_centers: Annotated[
+        int, typer.Option(help="Centers of the solvers that have fewer than rows.")
+    ] = 2000,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train the same data with every solver, and show score and seconds on rows kept out."""
+    import numpy as np
+
+    say = words(quiet=json_)
+    table = table_of(data, part or "train")
+    name = target_of(table, target)
+    kind, why = task_of(table.column(name), name, task)
+    order = np.random.default_rng(0).permutation(table.n)[:rows]
+    held, learned = np.sort(order[: len(order) // 5]), np.sort(order[len(order) // 5 :])
+    say.print(
+        f"{len(learned):,} rows to learn from, {len(held):,} for the score. "
+        f"This is a {kind}: {escape(why)}."
+    )
+    train, test = _rows(table, learned), _rows(table, held)
+    found: list[Row] = []
+    kernel: Kernel | str = "auto"
+    for solver in _solvers(kind):
+        row, kernel = _try(solver, kind, train, test, name, n_centers, kernel)
+        found.append(row)
+        took = escape(row["error"]) if "error" in row else duration(row["seconds"])
+        say.print(f"{solver}: {took}")
+    if all("error" in row for row in found):
+        raise InputError(found[0]["error"])
+    if json_:
+        as_json({"task": kind, "rows": len(learned), "solvers": found})
+    else:
+        _print(found, f"{len(learned):,} rows of {escape(str(data))}")
+
+
+def _solvers(kind: str) -> list[str]:
+    """Names of the solvers that take this kind of task; "auto" first, which chooses the kernel."""
+    from .. import solvers
+
+    named = {name: solver for name, solver in solvers.NAMED.items() if name not in LEFT_OUT}
+    regression = kind == "regression"
+    return ["auto", *(name for name in named if not (regression and named[name]().for_classes))]
+
+
+def _rows(table: DataTable, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Some rows of a table, its columns by name: read by blocks, so that only they are held."""
+    import numpy as np
+
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in table.fields}
+    for start, stop in itertools.pairwise(table.cuts):
+        wanted = numbers[(numbers >= start) & (numbers < stop)] - start
+        if len(wanted):
+            for name, values in table.read(list(parts), start, stop).items():
+                parts[name].append(table.natural(name, values)[wanted])
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def _try(
+    solver: str,
+    kind: str,
+    train: dict[str, np.ndarray],
+    test: dict[str, np.ndarray],
+    target: str,
+    n_centers: int,
+    kernel: Kernel | str,
+) -> tuple[Row, Kernel | str]:
+    """What came of one solver, and its kernel, which the next ones are given: solvers are compared,
+    not the choice of a kernel."""
+    from .. import KernelClassifier, KernelRegressor, solvers
+    from ..estimators.scores import evaluated
+
+    features = {name: values for name, values in test.items() if name != target}
+    count: int | None = min(n_centers, len(train[target]))
+    if solver != "auto" and solvers.NAMED[solver].every_row:
+        count = None
+    estimator = KernelClassifier if kind == "classification" else KernelRegressor
+    model = estimator(solver=solver, random_state=0, kernel=kernel, n_centers=count)
+    start = time.perf_counter()
+    try:
+        model.fit(train, target)
+        seconds = time.perf_counter() - start
+        metrics = evaluated(model, features, test[target]).metrics
+    except (KernelmillError, MemoryError) as error:
+        return {"solver": solver, "error": str(error)}, kernel
+    facts = {"seconds": seconds, "centers": model.model_.n_centers, "chosen": model.plan_.solver}
+    return {"solver": solver, **facts, **metrics}, model.model_.kernel
+
+
+def _print(found: list[Row], title: str) -> None:
+    measures = [name for name in MEASURES if any(name in row for row in found)]
+    table = Table("solver", "centers", "seconds", *measures, title=title, title_justify="left")
+    for row in sorted(found, key=lambda row: -row.get(measures[0], -1e9)):
+        if "error" in row:
+            table.add_row(row["solver"], "–", "–", *["–"] * len(measures))
+            continue
+        label = f"auto ({row['chosen']})" if row["solver"] == "auto" else row["solver"]
+        scores = (f"{row[name]:.4f}" for name in measures)
+        table.add_row(label, f"{row['centers']:,}", f"{row['seconds']:.1f}", *scores)
+    results().print(table)

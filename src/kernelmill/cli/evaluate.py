@@ -1,0 +1,108 @@
+"""kernelmill evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from ..errors import InputError
+from .console import as_json, command, escape, rank, results
+from .inputs import table_of, target_of
+from .options import AsJson, Data, Debug, Model, Part, Target
+from .outputs import check_writable, write_page
+
+if TYPE_CHECKING:
+    from .. import KernelClassifier, KernelRegressor
+    from ..estimators.scores import Evaluation
+
+MOST_CLASSES = 15  # of which a terminal shows the confusion matrix
+
+
+@command
+def evaluate(
+    model: Model,
+    data: Data,
+    target: Target = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with pictures.")] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare a model's predictions with the known targets of a data file."""
+    from .. import load
+
+    if html:
+        check_writable(html)
+    estimator = load(model, ranks="auto")
+    found, where = evaluate_file(estimator, data, target, part)
+    if html and rank() == 0:
+        write_page(html, estimator, model, found, where)
+    if json_:
+        as_json(found.to_dict())
+    else:
+        _print(found, where)
+
+
+def evaluate_file(
+    estimator: KernelClassifier | KernelRegressor,
+    data: Path,
+    target: str | None,
+    part: str | None,
+) -> tuple[Evaluation, str]:
+    """How good a model is on the rows of a file, and the name of the file."""
+    from ..estimators.scores import evaluated
+    from ..estimators.tables import given
+
+    table = table_of(data, part or "test", kinds=estimator.kinds())
+    known = target or estimator._target or target_of(table, None)
+    if known not in table.fields:
+        raise InputError(
+            f"{table.where} has no column {known!r}, the target; "
+            "say --target NAME for another one."
+        )
+    _, y, _ = given(table, known, None, 0)
+    return evaluated(estimator, table, y), table.where.replace("'", "")
+
+
+def _print(found: Evaluation, where: str) -> None:
+    from ..report import METRICS
+
+    console = results()
+    title = f"{found.rows:,} rows of {escape(where)}"
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in found.metrics.items():
+        shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(METRICS.get(name, name), shown)
+    console.print(table)
+    if found.confusion is not None and len(found.classes) <= MOST_CLASSES:
+        console.print(_confusion(found.confusion.tolist(), [escape(c) for c in found.classes]))
+    elif found.confusion is not None:
+        todo = "--html FILE draws their confusion matrix; --json prints it"
+        console.print(f"{len(found.classes)} classes: {todo}.")
+    if found.points is not None:
+        console.print("Residuals, true − predicted:")
+        console.print(histogram((found.points[:, 0] - found.points[:, 1]).tolist()))
+
+
+def _confusion(counts: list[list[int]], classes: list[str]) -> Table:
+    table = Table("true \\ predicted", *classes, title="Confusion matrix", title_justify="left")
+    for name, row in zip(classes, counts, strict=True):
+        table.add_row(name, *(f"{count:,}" if count else "·" for count in row))
+    return table
+
+
+def histogram(values: list[float], bins: int = 13, wide: int = 50) -> str:
+    """A histogram as bars of text; values beyond the 99 % in the middle count at its ends."""
+    import numpy as np
+
+    low, high = np.quantile(values, [0.005, 0.995])
+    span = (low, high) if high > low else None
+    counts, edges = np.histogram(np.clip(values, low, high), bins, span)
+    most = max(1, counts.max())
+    return "\n".join(
+        f"{(a + b) / 2:>11.4g}  {'█' * round(wide * n / most)}{' ' if n else ''}{n:,}"
+        for n, a, b in zip(counts.tolist(), edges[:-1], edges[1:], strict=True)
+    )

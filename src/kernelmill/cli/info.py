@@ -1,0 +1,66 @@
+"""kernelmill info."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from .console import as_json, command, escape, results
+from .options import AsJson, Debug, Model
+
+if TYPE_CHECKING:
+    from .. import KernelClassifier, KernelRegressor
+
+
+@command
+def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
+    """Say what a model is."""
+    from .. import load
+
+    found = load(model, ranks=1)
+    classes = getattr(found, "classes_", None)
+    facts = {
+        "model": type(found).__name__,
+        **facts_of(found),
+        "outputs": found.model_.alpha.shape[1],
+        "classes": None if classes is None else [str(name) for name in classes],
+        "columns": None if found.encoder_ is None else found.encoder_.inputs,
+        "rows_seen": found.rows_seen_,
+        "epochs": found.n_iter_,
+        "precision": found.model_.precision,
+        "bytes": sum(path.stat().st_size for path in model.iterdir() if path.is_file()),
+    }
+    if json_:
+        as_json(facts)
+        return
+    table = Table(title=escape(str(model)), title_justify="left", show_header=False)
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(name.replace("_", " "), escape(_shown(value)[:400]))
+    results().print(table)
+
+
+def facts_of(estimator: KernelClassifier | KernelRegressor) -> dict[str, object]:
+    """What there is to know of any fitted model."""
+    from ..estimators.scores import validation_score
+    from ..report import kernel_line
+
+    model = estimator.model_
+    return {
+        "target": estimator._target,
+        "kernel": kernel_line(model.kernel),
+        "centers": model.n_centers,
+        "features": model.Z.shape[1],
+        "solver": estimator.plan_.solver,
+        "ridge": estimator.ridge_,
+        "validation_score": validation_score(estimator),
+    }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value[:20])) + (" …" if len(value) > 20 else "")
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

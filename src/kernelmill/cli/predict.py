@@ -1,0 +1,165 @@
+"""kernelmill predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from .console import as_json, command, escape, rank, results
+from .inputs import table_of
+from .options import AsJson, Data, Debug, Model, Part
+from .outputs import check_writable
+
+if TYPE_CHECKING:
+    from ..data import Table
+
+ENDINGS = (".parquet", ".csv", ".npy")
+INTERVAL = 1.959964  # standard deviations to either side that hold 95 %
+Columns = dict[str, Any]  # by name: NumPy arrays, and columns of Arrow where they are copied
+
+
+@command
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="A .parquet, .csv or .npy file.")],
+    probabilities: Annotated[
+        bool | None, typer.Option(help="A column for each class (default: yes, but not in .npy).")
+    ] = None,
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals", help="95 % intervals; of a model trained with --solver sgpr."
+        ),
+    ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of the data to copy beside the predictions, with commas between."
+        ),
+    ] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the rows of a data file."""
+    from .. import load
+
+    _check_out(out, data, tables_only=bool(keep or intervals))
+    estimator = load(model, ranks="auto")
+    table = table_of(data, part or "test", kinds=estimator.kinds())
+    kept = _kept(table, keep.split(",") if keep else [])
+    if probabilities is None:
+        probabilities = out.suffix.lower() != ".npy"
+    made = _predictions(estimator, table, probabilities, intervals)
+    if clash := set(kept) & set(made):
+        raise InputError(
+            f"--keep {min(clash)!r} has the name of a prediction; rename that column first."
+        )
+    columns = {**kept, **made}
+    if rank() == 0:
+        write_predictions(out, columns)
+    if json_:
+        as_json({"out": str(out), "rows": table.n, "columns": list(columns)})
+    else:
+        results().print(f"{table.n:,} predictions written to {escape(str(out))}.")
+
+
+def _check_out(out: Path, data: Path, tables_only: bool) -> None:
+    if out.suffix.lower() not in ENDINGS:
+        endings = ", ".join(ENDINGS)
+        raise InputError(f"--out {str(out)!r} was given, expected a name that ends in {endings}.")
+    if tables_only and out.suffix.lower() == ".npy":
+        todo = "use .csv or .parquet with --keep and --intervals"
+        raise InputError(f"an .npy file holds one array; {todo}.")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise InputError(f"--out {str(out)!r} is the data itself; choose another file.")
+    check_writable(out)
+
+
+def _kept(table: Table, names: list[str]) -> Columns:
+    """Columns to copy, as they stand in the file; matrices as numbers."""
+    plain = [name for name in names if table.field(name).width == 1]
+    found = table.raw(plain) if plain else {}
+    return {name: found[name] if name in found else table.column(name) for name in names}
+
+
+def _predictions(estimator: Any, table: Table, probabilities: bool, intervals: bool) -> Columns:
+    classes = getattr(estimator, "classes_", None)
+    if intervals:
+        if classes is not None:
+            raise InputError(
+                "--intervals is for numbers, and this model predicts classes; leave it out."
+            )
+        found, spread = estimator.predict(table, return_std=True)
+        wide = INTERVAL * spread
+        return {"prediction": found, "lower": found - wide, "upper": found + wide}
+    if classes is None or not probabilities:
+        return {"prediction": estimator.predict(table)}
+    shares = estimator.predict_proba(table)
+    each = {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
+    return {"prediction": classes[shares.argmax(1)], **each}
+
+
+def write_predictions(path: Path, columns: Columns) -> None:
+    """Write columns as .npy, .csv or .parquet; what was there stays whole until they are."""
+    from ..checkpoint import aside
+
+    ending = path.suffix.lower()
+    write = {".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}[ending]
+    with aside(path) as beside:
+        write(columns, beside)
+
+
+def _write_npy(columns: Columns, path: Path) -> None:
+    """The predictions, or the probabilities where there are some."""
+    import numpy as np
+
+    wide = [values for name, values in columns.items() if name.startswith("probability of ")]
+    values = np.stack(wide, 1) if wide else columns["prediction"]
+    values = values.astype(str) if values.dtype == object else values
+    with open(path, "w+b") as file:  # opened with "wb", numpy writes by itself and loses errors
+        np.save(file, values, allow_pickle=False)
+
+
+def _write_parquet(columns: Columns, path: Path) -> None:
+    from ..data.files import need
+
+    need("pyarrow.parquet").write_table(_arrow(columns), path)
+
+
+def _write_csv(columns: Columns, path: Path) -> None:
+    """Without quotes where none are needed: a kept number is then written as it stood."""
+    table = _arrow(columns)
+    import pyarrow as pa
+    from pyarrow import csv
+
+    for i, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):  # which Arrow's CSV writer does not take
+            values = table.column(i).cast(field.type.value_type)
+            table = table.set_column(i, field.name, values)
+    try:
+        csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
+    except pa.ArrowInvalid:
+        csv.write_csv(table, path)
+
+
+def _arrow(columns: Columns) -> Any:
+    """The columns as a table of Arrow, a matrix as a column for each of its own."""
+    import numpy as np
+
+    from ..data.files import need
+
+    pa = need("pyarrow")
+    flat: Columns = {}
+    for name, values in columns.items():
+        if not isinstance(values, np.ndarray):
+            flat[name] = values
+        elif values.ndim == 2:
+            flat |= {f"{name} {i}": values[:, i] for i in range(values.shape[1])}
+        else:
+            flat[name] = pa.array(values.tolist() if values.dtype.kind in "UO" else values)
+    return pa.table(flat)

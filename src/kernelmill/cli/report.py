@@ -1,0 +1,49 @@
+"""kernelmill report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import as_json, command, escape, rank, results, words
+from .evaluate import evaluate_file
+from .options import AsJson, Debug, Model, Part, Target
+from .outputs import check_writable, write_page
+
+
+@command
+def report(
+    model: Model,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data with known targets: adds metrics and a confusion matrix or residuals."
+        ),
+    ] = None,
+    target: Target = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file. (default: the model's name + .html)")
+    ] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write one HTML file about a model: how it was trained, and how good it is on --data."""
+    from .. import load
+
+    path = out or model.resolve().with_name(model.resolve().name + ".html")
+    check_writable(path)
+    estimator = load(model, ranks=1)
+    found, where = None, ""
+    if data is not None:
+        found, where = evaluate_file(estimator, data, target, part)
+    if rank() == 0:
+        write_page(path, estimator, model, found, where)
+    if json_:
+        as_json({"out": str(path)})
+        return
+    results().print(f"Report written to {escape(str(path))}.")
+    if data is None:
+        words().print("With --data FILE it also shows how good the model is on rows of that file.")

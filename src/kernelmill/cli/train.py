@@ -1,0 +1,250 @@
+"""kernelmill train."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import InputError, OutputError
+from .console import as_json, command, duration, escape, note, rank, results, words
+from .glance import glance
+from .info import facts_of
+from .inputs import table_of, target_of, task_of
+from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task
+from .outputs import check_places
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .. import KernelClassifier, KernelRegressor
+    from ..data import Table
+    from .config import TrainSettings
+
+    Estimator = KernelClassifier | KernelRegressor
+
+
+@command
+def train(
+    data: Data,
+    target: Target = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the model. (default: the data's name + -model)")
+    ] = None,
+    task: Task = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="laplacian, gaussian, matern, … (default: chosen on a sample)"),
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="A number, or auto. (default: chosen on a sample)")
+    ] = None,
+    n_centers: Annotated[
+        int | None, typer.Option(help="(default: as many as take about two minutes)")
+    ] = None,
+    centers: Annotated[
+        str | None, typer.Option(help="How centers are chosen: uniform, balanced, kmeans++, …")
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option(help="(default: the fastest that fits, see `kernelmill plan`)")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the rows. (default: the solver's)")
+    ] = None,
+    ridge: Annotated[float | None, typer.Option(help="(default: chosen on a sample)")] = None,
+    class_weight: Annotated[
+        str | None, typer.Option(help="balanced: every class counts alike.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Columns to use, with commas between them. (default: all others)"),
+    ] = None,
+    categorical: Annotated[
+        str | None, typer.Option(help="Columns of numbers that are names, such as codes.")
+    ] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="impute or refuse missing values. (default: impute)")
+    ] = None,
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Part of the rows kept out for a validation score.")
+    ] = None,
+    random_state: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")
+    ] = None,
+    device: Device = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes or GPUs of this machine to share it. (default: as many as pay)"
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")
+    ] = None,
+    memory_budget: MemoryBudget = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run's checkpoints. (default: the model's name + .run)"),
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)"),
+    ] = None,
+    resume: Annotated[
+        bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A TOML file of settings, named as here and in Python. Flags go before it."
+        ),
+    ] = None,
+    part: Part = None,
+    json_: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model on a data file, and save it.
+
+    Whether to classify or to regress is told from the target; kernel, number
+    of centers and solver are chosen for the data and the machine. Checkpoints
+    are kept beside the model while it trains: a run that was killed goes on
+    with --resume.
+    """
+    flags = dict(locals())
+    started = time.perf_counter()
+    say = words(quiet=json_)
+    say.print(f"[bold]Training[/] on {escape(str(glance(data)))}.")
+    from .config import read_settings
+
+    settings = read_settings(config, flags)
+    folder, run = _places(settings, data)
+    say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
+
+    from ..distributed import restarted  # from here on torch is imported, which takes seconds
+
+    if restarted():
+        settings["resume"] = True
+    if rank() == 0:
+        check_places(folder, run, settings.get("resume", False))
+    part, asked = settings.pop("part", "train"), settings.pop("task", None)
+    table = table_of(data, part, settings.get("memory_budget"))
+    name = target_of(table, settings.pop("target", None))
+    kind, why = task_of(table.column(name), name, asked)
+    say.print(
+        f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}"
+        + ("." if asked else " (--task says otherwise).")
+    )
+    read = time.perf_counter() - started
+    model = _fit(settings, table, data, name, kind, run, quiet=json_)
+    _save(model, folder, run)
+    facts = {
+        "model": str(folder),
+        "task": kind,
+        **facts_of(model),
+        "rows": model.rows_seen_,
+        "device": model.plan_.device,
+        "seconds": round(time.perf_counter() - started, 2),
+        "seconds_reading": round(read, 2),
+    }
+    if json_:
+        as_json(facts)
+    else:
+        _print(model, facts)
+
+
+def _places(settings: TrainSettings, data: Path) -> tuple[Path, Path | None]:
+    """The folder of the model, and that of the run's checkpoints if there are any. Both are taken
+    out of the settings."""
+    out = settings.pop("out", f"{_stem(data)}-model")
+    checkpoint = settings.pop("checkpoint", None)
+    folder = Path(out)
+    if not folder.name or folder.name == "..":
+        raise InputError(f"--out {str(out)!r} was given, expected the name of a folder.")
+    if settings.get("checkpoint_every") == "never":
+        return folder, None
+    return folder, Path(checkpoint or folder.with_name(folder.name + ".run"))
+
+
+def _stem(data: Path) -> str:
+    """The name of a file without its ending."""
+    path = data.resolve()
+    return (path.name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem) or "data"
+
+
+def _outlook(settings: TrainSettings) -> str:
+    """What will happen and how long it takes, as far as it is known before the machine is timed."""
+    known = settings.get("kernel") and settings.get("bandwidth")
+    tuned = "" if known else "a kernel is chosen on a sample (seconds), then "
+    if count := settings.get("n_centers"):
+        trained = f"{count:,} centers are trained; the plan says how long."
+    else:
+        trained = "as many centers are trained as take about two minutes; small data take seconds."
+    return f"First the data are read, then {tuned}{trained}"
+
+
+def _fit(
+    settings: TrainSettings,
+    table: Table,
+    data: Path,
+    target: str,
+    kind: str,
+    run: Path | None,
+    quiet: bool,
+) -> Estimator:
+    from .. import KernelClassifier, KernelRegressor
+    from ..estimators.workers import workers
+    from .config import estimator_arguments
+
+    if kind == "regression" and settings.pop("class_weight", "") and not quiet:
+        note("--class-weight is for classes, and has no effect here.")
+    weight = settings.pop("weight", None)
+    arguments = estimator_arguments(settings)
+    arguments["checkpoint"] = run
+    arguments["verbose"] = 0 if quiet or rank() else 1
+    estimator = KernelClassifier if kind == "classification" else KernelRegressor
+    model = estimator(**arguments)
+    alone = workers(model, table, target) == 1
+    return model.fit(table if alone else _for_all(table, data), target, weight)
+
+
+def _for_all(table: Table, data: Path) -> Path | dict[str, np.ndarray]:
+    """What each of several processes is given: the file, to open by itself, or the arrays of the
+    part that was taken of it."""
+    if data.suffix.lower() == ".npz" and data.is_file():
+        return {name: table.column(name) for name in table.fields}
+    return data
+
+
+def _save(model: Estimator, folder: Path, run: Path | None) -> None:
+    """Save a model and discard its run; where it was interrupted or cannot be saved, keep it."""
+    from ..runs import discard
+
+    kept = run is not None and any(run.glob("checkpoint-*"))
+    if model._interrupted:
+        todo = f"go on with the same command and --resume; what was learned is in {str(run)!r}"
+        raise KeyboardInterrupt(
+            f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; "
+            f"{todo if kept else 'nothing was kept'}."
+        )
+    try:
+        model.save(folder)
+    except OutputError as error:
+        todo = f"The finished run is kept in {str(run)!r}: the same command with --resume writes"
+        more = f" {todo} the model." if kept else ""
+        raise OutputError(error.errno, f"{error}{more}") from None
+    if run and rank() == 0:
+        discard(run)
+
+
+def _print(model: Estimator, facts: dict[str, Any]) -> None:
+    folder, score = escape(str(facts["model"])), facts["validation_score"]
+    measure = "accuracy" if facts["task"] == "classification" else "R²"
+    held = "" if score is None else f", {measure} {score:.4f} on rows kept out"
+    took = duration(facts["seconds"])
+    made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
+    shown = escape(f"{made}, {facts['solver']} solver{held}")
+    results().print(f"Done in {took}: {shown}.\nModel: {folder}")
+    words().print(f"Next: [bold]kernelmill evaluate {folder} DATA[/], predict, or report.")
