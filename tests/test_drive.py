@@ -135,3 +135,13 @@ def test_only_solvers_that_are_shared_out_run_on_several_ranks(tiny):
             drive(Told(), tiny.shared(comm), tiny.plan(Told(), epochs=1))
 
     run_threads(2, work)
+
+
+def test_a_state_to_begin_with_is_kept_and_not_reported(tiny):
+    class Begins(Told):
+        def rounds(self, problem, setup, state):
+            yield Report("start", replace(state, alpha=state.alpha + 5))
+
+    kinds = []
+    done = tiny.drive(Begins(), epochs=1, on_event=lambda event: bool(kinds.append(event.kind)))
+    assert kinds == ["start", "end"] and done.ended is Ended.DONE and (done.state.alpha == 5).all()

@@ -120,8 +120,11 @@ class State:
 
 @dataclass(frozen=True)
 class Report:
-    """What a solver says after a round: "projection" or "epoch". `state` is one that later rounds do not touch, or None while there are
-    no weights yet and only `rows` were seen. `short` ends the run: why it is far from its limit, and what would help."""
+    """What a solver says after a round: "projection" or "epoch"; "start" only gives a state to begin with.
+
+    `state` is one that later rounds do not touch, or None while there are no weights yet and only `rows` were seen. `short` ends the run:
+    why it is far from its limit, and what would help.
+    """
 
     kind: str
     state: State | None

@@ -87,7 +87,9 @@ def _note(done: Report, trail: Trail, report: Reporter) -> bool:
         report.rows(done.rows)
         return False
     trail.keep(done.state)
-    return report(done.kind, done.state, loss=done.loss, eta=done.eta, stored=True) if not done.short else False
+    if done.kind == "start" or done.short:
+        return False
+    return report(done.kind, done.state, loss=done.loss, eta=done.eta, stored=True)
 
 
 class Trail:

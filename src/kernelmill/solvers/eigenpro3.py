@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,24 +12,13 @@ from ..data import Batch
 from ..distributed import Communicator, count, shard
 from ..planning import Plan, eigenpro_sizes, whole
 from ..preconditioner import OVERSTEP, diagonal, row_steps
-from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, State, target_energy
+from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, target_energy
+from .eigenpro_state import ProjectedState
 from .setup import Setup, measured, printed, step_now
 
 DRIFT = 4.0  # times its lowest loss that an epoch may have at the end before the weights of the best one are taken
 REPORT_EVERY = 50  # steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes seconds
 REPORT_VALUES = 10**11
-
-
-@dataclass
-class EigenPro3State(State):
-    r: Tensor = field(kw_only=True)  # (p, c) what K(Z,Z) α still lacks on Z
-    energy: float = 0.0  # mean weighted squared target, the loss of predicting nothing
-    epoch_loss: float = 0.0  # of this epoch so far: a weighted sum, and the weight
-    epoch_weight: float = 0.0
-
-    @classmethod
-    def of(cls, plan: Plan, alpha: Tensor) -> EigenPro3State:
-        return cls(plan, alpha, r=torch.zeros_like(alpha))
 
 
 @dataclass(eq=False)
@@ -43,7 +32,7 @@ class EigenPro3(Solver):
     projection: str = "auto"
     recipe: str = "measured"
     name = "eigenpro3"
-    state = EigenPro3State
+    state = ProjectedState
     subsamples = True
     sharded = True
 
@@ -52,14 +41,14 @@ class EigenPro3(Solver):
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
 
-    def prepare(self, problem: Problem, plan: Plan, state: EigenPro3State | None) -> tuple[Setup, EigenPro3State]:
+    def prepare(self, problem: Problem, plan: Plan, state: ProjectedState | None) -> tuple[Setup, ProjectedState]:
         setup = (printed if plan.recipe == "paper" else measured)(problem, plan, self.m, 1)
         K, plan = setup.K, setup.plan
-        state = state or EigenPro3State.of(plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device))
+        state = state or ProjectedState.of(plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device))
         state.energy = state.energy or target_energy(problem.source)
         return setup, state
 
-    def rounds(self, problem: Problem, setup: Setup, state: EigenPro3State) -> Iterator[Report]:
+    def rounds(self, problem: Problem, setup: Setup, state: ProjectedState) -> Iterator[Report]:
         plan, n = setup.plan, problem.source.n
         state, best = state.copy(), state.copy()
         every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
@@ -83,7 +72,7 @@ class EigenPro3(Solver):
             yield Report("epoch", best, short=why)
 
 
-def step(batch: Batch, eta: float, state: EigenPro3State, setup: Setup, comm: Communicator, room: Tensor | None) -> None:
+def step(batch: Batch, eta: float, state: ProjectedState, setup: Setup, comm: Communicator, room: Tensor | None) -> None:
     """One step and its projection, in place."""
     K, Z, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
     own_s, m = count(comm, len(X_s)), len(batch)

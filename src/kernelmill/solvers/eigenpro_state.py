@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,13 +18,23 @@ from .shards import Shards
 
 
 @dataclass
-class EigenPro4State(State):
-    """Weights between two projections, and what the steps need beside them."""
+class ProjectedState(State):
+    """Weights between two projections."""
 
     r: Tensor = field(kw_only=True)  # (p, c) what K(Z,Z) α still lacks on Z
     energy: float = 0.0  # mean weighted squared target, the loss of predicting nothing
     epoch_loss: float = 0.0  # of this epoch so far: a weighted sum, and the weight
     epoch_weight: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan, alpha: Tensor) -> Self:
+        return cls(plan, alpha, r=torch.zeros_like(alpha))
+
+
+@dataclass
+class EigenPro4State(ProjectedState):
+    """The same, and what the steps need beside it."""
+
     f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
     D: Tensor | None = None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
     D_next: Tensor | None = None  # the same of this epoch, so far
@@ -32,10 +43,6 @@ class EigenPro4State(State):
 
     SHARED = {"plan", "g_last", "replaced"}
     PASSING = {"replaced"}
-
-    @classmethod
-    def of(cls, plan: Plan, alpha: Tensor) -> EigenPro4State:
-        return cls(plan, alpha, r=torch.zeros_like(alpha))
 
     @property
     def seen(self) -> int:

@@ -129,8 +129,7 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
     def far(times: float) -> bool:
         return size.sum().item() > (times * tolerance) ** 2 * energy
 
-    if not far(1):
-        yield Report("epoch", state, state.loss)
+    yield Report("start", state)
     while state.epoch < plan.epochs and far(1):
         v, products = state.direction, list[Tensor]()
         assert v is not None
@@ -196,6 +195,7 @@ def newton(setup: Equations, state: FalkonState | None, loss: CrossEntropy) -> I
     plan, pre = setup.plan, setup.pre
     if state is None:
         state = FalkonState(plan, torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device))
+    yield Report("start", state)
     value, gradient = loss.value_and_gradient(state.alpha)
     check_finite(gradient, plan)
     while state.epoch < plan.epochs:
@@ -213,9 +213,7 @@ def newton(setup: Equations, state: FalkonState | None, loss: CrossEntropy) -> I
         state = replace(state, alpha=state.alpha + scale * step, epoch=state.epoch + 1, loss=value / plan.n)
         yield Report("epoch", state, state.loss)
         if gain <= setup.tolerance**2 * abs(value):
-            return
-    if state.epoch == 0:
-        yield Report("epoch", state, state.loss)
+            break
 
 
 def newton_step(H: Callable[[Tensor], Tensor], pre: Preconditioner, gradient: Tensor) -> Tensor:
