@@ -85,9 +85,7 @@ def block(m: int, p: int, d: int, c: int, precision: str) -> dict:
         return torch.mm(half_A, half_Z.T)
 
     rested, plain_rested = single(fused), single(plain)
-    busy, plain_busy = (
-        do_bench(work, warmup=10, rep=60, return_mode="median") for work in (fused, plain)
-    )
+    busy, plain_busy = (do_bench(work, warmup=10, rep=60, return_mode="median") for work in (fused, plain))
     return {
         "rested_milliseconds": rested,
         "product_rested_milliseconds": plain_rested,

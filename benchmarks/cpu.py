@@ -17,7 +17,7 @@ import torch
 
 from kernelmill.kernels import Laplacian
 from kernelmill.ops import KernelProduct, frame
-from kernelmill.planning import TILE_BYTES
+from kernelmill.planning.memory import TILE_BYTES
 
 OUTPUTS = 10
 

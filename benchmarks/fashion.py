@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernelmill import KernelClassifier, kernels
 from kernelmill.ops import KernelProduct
-from kernelmill.planning import TILE_BYTES
+from kernelmill.planning.memory import TILE_BYTES
 from kernelmill.solvers import EigenPro4
 
 from .measure import peak_mib
@@ -62,9 +62,7 @@ def held(X: Tensor, Z: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def cases(
-    centers: int = 5000, seeds: int = 1, only: tuple[str, ...] = ("auto", "exact", "O(p)", "paper")
-) -> Iterator[dict]:
+def cases(centers: int = 5000, seeds: int = 1, only: tuple[str, ...] = ("auto", "exact", "O(p)", "paper")) -> Iterator[dict]:
     X, y, X_test, y_test = fashion_mnist()
     for seed in range(seeds):
         for name, solver, epochs in (run for run in RUNS if run[0] in only):
@@ -88,9 +86,7 @@ def cases(
             start = time.perf_counter()
             model.fit(X, y)
             total = time.perf_counter() - start
-            unit = median(
-                units + evaluations(X, X[:centers])
-            )  # before and after: the machine's speed wanders
+            unit = median(units + evaluations(X, X[:centers]))  # before and after: the machine's speed wanders
             yield {
                 "solver": name,
                 "seed": seed,

@@ -32,13 +32,13 @@ import numpy as np
 import torch
 
 from kernelmill import KernelClassifier, KernelRegressor
-from kernelmill.costs import eigenpro4_epochs
 from kernelmill.data import ArraySource
-from kernelmill.distributed import shard
+from kernelmill.distributed.team import shard
 from kernelmill.kernels import Laplacian
-from kernelmill.planning import Plan
-from kernelmill.rates import Network, measure
+from kernelmill.planning.machine import Network, measure
+from kernelmill.planning.plan import Plan
 from kernelmill.solvers import EigenPro4, Problem, drive
+from kernelmill.solvers.eigenpro_costs import eigenpro4_epochs
 
 from .measure import Peak
 from .tasks import teacher
@@ -99,10 +99,7 @@ def run(kind: str, ranks: int, threads: int, n: int, d: int) -> list[dict]:
         if ranks > 1:
             common |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         command = [sys.executable, "-m", "benchmarks.ranks", kind, folder]
-        environments = [
-            common | ({"RANK": str(r), "LOCAL_RANK": str(r)} if ranks > 1 else {})
-            for r in range(ranks)
-        ]
+        environments = [common | ({"RANK": str(r), "LOCAL_RANK": str(r)} if ranks > 1 else {}) for r in range(ranks)]
         processes = [subprocess.Popen(command, env=env) for env in environments]
         if any([process.wait() for process in processes]):
             sys.exit("a process of the job failed.")
@@ -129,9 +126,7 @@ def times(rows: int = 100_000, features: int = 100, rounds: int = 3) -> Iterator
     }
 
 
-def memory(
-    rows: int = 120_000, features: int = 200, ranks: tuple[int, ...] = (1, 2, 4)
-) -> Iterator[dict]:
+def memory(rows: int = 120_000, features: int = 200, ranks: tuple[int, ...] = (1, 2, 4)) -> Iterator[dict]:
     alone = None
     for count in ranks:
         measured = run("memory", count, max(1, CORES // count), rows, features)
@@ -175,19 +170,18 @@ class Simulated:
     def same(self, make):
         return make()
 
+    def tell(self, error):
+        raise error
 
-def network(
-    rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2, 4, 8, 16)
-) -> Iterator[dict]:
+
+def network(rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2, 4, 8, 16)) -> Iterator[dict]:
     torch.set_num_threads(1)
     n, d, p = rows, features, rows
     X, y = (torch.from_numpy(part) for part in task(n, d))
     kernel, solver = Laplacian(10.0), EigenPro4(s=1000, q=100, projection="carried")
     rates = measure(kernel, d, "float32", "cpu")
     for size in ranks:
-        base = Plan(
-            "eigenpro4", n, d, 10, p, epochs=1, x_bytes=4, budget=4 << 30, ranks=size, rates=rates
-        )
+        base = Plan("eigenpro4", n, d, 10, p, epochs=1, x_bytes=4, budget=4 << 30, ranks=size, rates=rates)
         # With the others' parts missing sums are wrong: the step is almost 0, only time counts.
         still = replace(
             solver.plan(base),
@@ -215,9 +209,7 @@ def network(
             Z = X[:p][shard(comm)]
             problem = Problem(kernel, source, Z, comm, torch.Generator().manual_seed(0))
             drive(solver, problem, still, note)
-            seconds, busy, sums = (
-                end - start for start, end in zip(marks["start"], marks["end"], strict=True)
-            )
+            seconds, busy, sums = (end - start for start, end in zip(marks["start"], marks["end"], strict=True))
             if net.latency == 0:
                 computing = seconds
             predicted = eigenpro4_epochs(still, replace(rates, network=net))
@@ -246,9 +238,7 @@ def model() -> Iterator[dict]:
     rates = measure(kernel, d, "float16", "cuda")
     X, y = teacher(500_000, 0, "cuda")
     for _ in range(2):  # the first compiles
-        fitted = KernelClassifier(
-            kernel=kernel, n_centers=131_072, solver=solver, epochs=1, random_state=0
-        ).fit(X, y)
+        fitted = KernelClassifier(kernel=kernel, n_centers=131_072, solver=solver, epochs=1, random_state=0).fit(X, y)
     plan = fitted.plan_
     yield {
         "n": 500_000,
@@ -278,9 +268,7 @@ def model() -> Iterator[dict]:
                 ranks=ranks,
             )
             plan = solver.plan(base)
-            alone, together = (
-                eigenpro4_epochs(plan, replace(rates, network=of)) for of in (None, net)
-            )
+            alone, together = (eigenpro4_epochs(plan, replace(rates, network=of)) for of in (None, net))
             yield {
                 "n": n,
                 "p": p,

@@ -57,7 +57,5 @@ def summary(rows: list[dict]) -> dict:
         "free_fit_fixed_seconds": free,
         "free_fit_exponent_in_p": slope(p, np.subtract(seconds, free)),
         "memory_exponent_in_p": slope(p, [row["peak_gib"] for row in large]),
-        "seconds_exponent_in_n": slope(
-            [row["n"] for row in by_rows], [row["fit_seconds"] for row in by_rows]
-        ),
+        "seconds_exponent_in_n": slope([row["n"] for row in by_rows], [row["fit_seconds"] for row in by_rows]),
     }

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from kernelmill import kernels
 from kernelmill.data import ArraySource
-from kernelmill.distributed import Alone
-from kernelmill.planning import Plan
+from kernelmill.distributed.team import Alone
+from kernelmill.planning.plan import Plan
 from kernelmill.solvers import EigenPro4Exact, OnEvent, Problem, drive
 
 from .record import axes, largest, save, script, write

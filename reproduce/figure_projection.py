@@ -18,11 +18,13 @@ from torch import Tensor
 
 from kernelmill import kernels
 from kernelmill.data import source_of
-from kernelmill.distributed import Alone
-from kernelmill.planning import Plan, parse_bytes, precision_of, tile_bytes
+from kernelmill.distributed.team import Alone
+from kernelmill.planning.memory import parse_bytes, tile_bytes
+from kernelmill.planning.plan import Plan
+from kernelmill.planning.precision import precision_of
 from kernelmill.solvers import EigenPro4, Problem, eigenpro4, paper
 from kernelmill.solvers.control import NoControl, NoRidge
-from kernelmill.solvers.setup import step_now
+from kernelmill.solvers.eigenpro_setup import step_now
 from kernelmill.solvers.shards import Shards, Temporary
 
 from .data import Data, load

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernelmill import KernelClassifier, kernels
 from kernelmill.ops import KernelProduct
-from kernelmill.planning import tile_bytes
+from kernelmill.planning.memory import tile_bytes
 from kernelmill.preconditioner import FRESH_ROWS, fresh_spectrum, precondition, top_eigensystem
 from kernelmill.solvers import EigenPro4
 

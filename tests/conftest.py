@@ -15,8 +15,8 @@ if not torch.cuda.is_available():
 
 from kernelmill import kernels, solvers
 from kernelmill.data import ArraySource
-from kernelmill.distributed import Alone
-from kernelmill.planning import Plan
+from kernelmill.distributed.team import Alone
+from kernelmill.planning.plan import Plan
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 torch.set_num_threads(1)  # problems this small are several times slower with two threads that wait for each other

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kernelmill import InputError, KernelClassifier, KernelRegressor, load, planning
-from kernelmill.distributed import gather, join
+from kernelmill import InputError, KernelClassifier, KernelRegressor, load
+from kernelmill.distributed.team import gather
+from kernelmill.distributed.torch_team import join
 from kernelmill.estimators import base
 from kernelmill.kernels import Laplacian
-from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4
+from kernelmill.planning import device, memory
+from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4, eigenpro_sizes
 
 SOLVERS = {
     "eigenpro4 cholesky": (EigenPro4(s=50, q=10, projection="cholesky"), 0.1),
@@ -33,7 +35,7 @@ SOLVERS = {
 def weights_of_solvers(comm) -> dict[str, torch.Tensor]:
     from conftest import make_problem
 
-    planning.PASS_ROWS = 32
+    eigenpro_sizes.PASS_ROWS = 32
     found = {}
     for name, (solver, ridge) in SOLVERS.items():
         problem = make_problem(n=101 if solver.every_row else 301, p=101)
@@ -75,7 +77,7 @@ def estimators(folder: Path) -> None:
     assert alone.model_.n_centers == len(alone.model_.Z) == 151
     np.testing.assert_allclose(alone.predict(X[:50]), found["loaded"], atol=1e-12)
     found["warm"] = model.set_params(warm_start=True).fit(X, y).score(X, y)
-    room = planning.parse_bytes
+    room = memory.parse_bytes
     base.parse_bytes = lambda budget, device: room(budget, device) + 300_000 * rank  # ranks may have more memory than rank 0, which counts
     streamed = KernelClassifier(**SETTINGS, memory_budget="1MB").fit(folder / "d.npz", "label")
     base.parse_bytes = room
@@ -139,7 +141,7 @@ def gpu(folder: Path) -> None:
             )
             model = KernelClassifier(**settings).fit(X, y)
             found[precision, projection] = whole(model).cpu(), model.model_(torch.as_tensor(X[:1000])).cpu().numpy()
-    comm = join(planning.device_of("cuda"))
+    comm = join(device.device_of("cuda"))
     if comm.rank == 0:
         torch.save((found, getattr(comm, "backend", "none"), comm.size), folder / "gpu.pt")
 

@@ -8,11 +8,14 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 import kernelmill
-from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, neighbourhoods, solvers, tuning
-from kernelmill.costs import falkon
+from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers
 from kernelmill.data import ArraySource
+from kernelmill.planning.machine import Rates, measure
 from kernelmill.projection import factor
-from kernelmill.rates import Rates, measure
+from kernelmill.solvers.falkon import falkon
+from kernelmill.tuning import local as neighbourhoods
+from kernelmill.tuning import loo, search
+from kernelmill.tuning.sample import Sample
 
 CPU = Rates(block=2e8, read=1.5e10, products=2e11, factor=1.2e11, column=5e-6, launch=3e-6)  # two cores of a Xeon, d = 784
 
@@ -205,7 +208,7 @@ def test_wrong_settings_are_said_before_anything_is_tuned(monkeypatch):
     def never(*args):
         raise AssertionError("tuned")
 
-    monkeypatch.setattr("kernelmill.tuning.tune", never)
+    monkeypatch.setattr("kernelmill.tuning.search.tune", never)
     for solver, match in (
         (solvers.SGPR(noise=-1.0), "variance above 0"),
         (solvers.Falkon("hinge"), "loss='hinge'"),
@@ -234,11 +237,11 @@ def test_bandwidths_are_rescaled_where_rows_are_enough():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(6500, 2, generator=g, dtype=torch.float64)
     Y = torch.sin(6 * X[:, :1])
-    sample = tuning.Sample(X, Y, torch.ones(6500, dtype=torch.float64), 1.0)
-    wide = tuning.Choice(kernels.Gaussian(1.2), 1e-3, 0.0)
-    few = tuning.Sample(X[:3000], Y[:3000], sample.w[:3000], 1.0)
-    assert tuning.rescaled(wide, None, few) is wide
-    assert tuning.rescaled(wide, None, sample).kernel.bandwidth < 0.9
+    sample = Sample(X, Y, torch.ones(6500, dtype=torch.float64), 1.0)
+    wide = search.Choice(kernels.Gaussian(1.2), 1e-3, 0.0)
+    few = Sample(X[:3000], Y[:3000], sample.w[:3000], 1.0)
+    assert search.rescaled(wide, None, few) is wide
+    assert search.rescaled(wide, None, sample).kernel.bandwidth < 0.9
 
 
 def neighbours(y, X=None):
@@ -309,5 +312,5 @@ def test_leave_one_out_errors_of_a_batch_are_those_of_each():
     X, Y = torch.randn(3, 20, 2, generator=g, dtype=torch.float64), torch.randn(3, 20, 2, generator=g, dtype=torch.float64)
     K = torch.stack([kernels.Laplacian(1.0)(x) for x in X])
     ridge = torch.full((3, 20), 0.1, dtype=torch.float64)
-    each = torch.stack([tuning.loo_residuals(K[i], Y[i], ridge[i]) for i in range(3)])
-    torch.testing.assert_close(tuning.loo_residuals(K, Y, ridge), each)
+    each = torch.stack([loo.loo_residuals(K[i], Y[i], ridge[i]) for i in range(3)])
+    torch.testing.assert_close(loo.loo_residuals(K, Y, ridge), each)

@@ -7,8 +7,8 @@ import torch
 
 from conftest import make_problem
 from kernelmill import InputError
-from kernelmill.distributed import run_threads
-from kernelmill.planning import Plan
+from kernelmill.distributed.threads import run_threads
+from kernelmill.planning.plan import Plan
 from kernelmill.solvers import Ended, Solver, State, drive
 from kernelmill.solvers.base import Diverged, Report, Setup
 from kernelmill.solvers.drive import SMALLEST_SCALE

@@ -18,9 +18,10 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from kernelmill import Event, InputError, KernelClassifier, KernelRegressor, load, tuning
+from kernelmill import Event, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.kernels import Gaussian, Laplacian
 from kernelmill.solvers import Direct, EigenPro4
+from kernelmill.tuning import search
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(400, 5))
@@ -446,7 +447,7 @@ def test_every_precision_trains_and_is_kept_with_the_model(precision, tmp_path):
 
 
 def test_a_precision_that_does_not_exist_is_said_before_anything_slow(monkeypatch):
-    monkeypatch.setattr(tuning, "tune", lambda *args: pytest.fail("tuned first"))
+    monkeypatch.setattr(search, "tune", lambda *args: pytest.fail("tuned first"))
     with pytest.raises(ValueError, match=r"precision='half'.*float16"):
         KernelRegressor(precision="half").fit(*small())
 

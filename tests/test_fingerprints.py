@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmill import CheckpointError, InputError, KernelRegressor, kernels, runs
+from kernelmill import CheckpointError, InputError, KernelRegressor, kernels
 from kernelmill.data import checksum, opened, prints
 from kernelmill.data.mapped import FileRows, unmapped
-from kernelmill.distributed import agree, run_threads
+from kernelmill.distributed.team import agree
+from kernelmill.distributed.threads import run_threads
 from kernelmill.errors import DataFileError
 from kernelmill.solvers import EigenPro4
+from kernelmill.storage import run_folder
 from test_ranks import environment, finished, free_port
 
 g = np.random.default_rng(0)
@@ -102,10 +104,10 @@ def test_held_out_rows_count_too(tmp_path):
 
 def without_fingerprints(folder):
     """As version 920a162 wrote it."""
-    run = runs.Run(folder, 0, True)
+    run = run_folder.Run(folder, 0, True)
     run.close()
     for path in folder.glob("choices-*"):
-        content = {name: value for name, value in runs.read(path).items() if name not in ("format", "version", "data")}
+        content = {name: value for name, value in run_folder.read(path).items() if name not in ("format", "version", "data")}
         shutil.rmtree(path)
         run._write_part(path, content)
 
@@ -346,6 +348,7 @@ def test_ranks_say_who_differs_in_what(facts, said):
 JOB = """
 import os, sys
 import numpy as np
+from kernelmill.storage import run_folder
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels
 rank, X = int(os.environ["RANK"]), np.random.default_rng(0).normal(size=(600, 3))
 y = np.sin(X[:, 0])

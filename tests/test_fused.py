@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conftest import make_problem
-from kernelmill.distributed import run_threads
+from kernelmill.distributed.threads import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
 from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4

@@ -22,7 +22,7 @@ import torch
 
 from conftest import make_problem
 from kernelmill import KernelClassifier, KernelRegressor, kernels
-from kernelmill.distributed import run_threads
+from kernelmill.distributed.threads import run_threads
 from kernelmill.solvers import NYTRO, SGPR, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, Falkon, Pegasos
 
 FILE, FIXTURES = Path(__file__).with_name("golden.json"), Path(__file__).parent / "fixtures" / "runs"

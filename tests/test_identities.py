@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from conftest import make_problem
-from kernelmill import kernels, planning
-from kernelmill.distributed import Alone, run_threads
+from kernelmill import kernels
+from kernelmill.distributed.team import Alone
+from kernelmill.distributed.threads import run_threads
 from kernelmill.ops import KernelProduct
-from kernelmill.planning import Plan
+from kernelmill.planning.plan import Plan
 from kernelmill.projection import Pass
-from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, setup, shards
+from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4, EigenPro4Exact, shards
+from kernelmill.solvers import eigenpro_setup as setup
 
 
 def prepared(problem, solver, comm=None, **kwargs):
@@ -178,7 +180,7 @@ SHARDED = [
 @pytest.mark.parametrize("solver", SHARDED, ids=repr)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_7_any_split_of_the_centers_gives_the_same_weights(solver, ranks, monkeypatch):
-    monkeypatch.setattr(planning, "PASS_ROWS", 32)
+    monkeypatch.setattr("kernelmill.solvers.eigenpro_sizes.PASS_ROWS", 32)
     problem = make_problem(n=301, p=101)
     ridge = 0.0 if getattr(solver, "recipe", "") == "paper" else 0.1
     whole = problem.solve(solver, epochs=2, ridge=ridge).alpha

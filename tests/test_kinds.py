@@ -498,9 +498,10 @@ def test_kept_columns_stand_as_they_stood(tmp_path, monkeypatch, kind, out):
         assert (found["id"] == frame["id"].astype(str)).all() and (found["zip"] == frame["zip"]).all()
     elif kind == "parquet":
         found = pq.read_table(out)
-        assert found.schema.field("order").type == pa.int64() and found["order"].to_pylist() == frame["order"].astype(object).where(
-            frame["order"].notna(), None
-        ).to_list()
+        assert (
+            found.schema.field("order").type == pa.int64()
+            and found["order"].to_pylist() == frame["order"].astype(object).where(frame["order"].notna(), None).to_list()
+        )
         assert found["when"].to_pylist() == frame["when"].to_list() and found["flag"].to_pylist() == frame["flag"].to_list()
     found = pd.read_csv(out, dtype=str) if out == "p.csv" else pd.read_parquet(out)
     assert found["price"].tolist() == frame["price"].tolist()

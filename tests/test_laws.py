@@ -23,7 +23,8 @@ from sklearn.base import clone
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load, solvers
 from kernelmill.calibration import calibrate
 from kernelmill.estimators import classifier, regressor
-from kernelmill.tuning import Sample, tune
+from kernelmill.tuning.sample import Sample
+from kernelmill.tuning.search import tune
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.nested_given]
 FEW = settings(max_examples=2, derandomize=True, deadline=None, database=None, suppress_health_check=CHECKS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernelmill import KernelRegressor, kernels
-from kernelmill.callbacks import MLflow, TensorBoard, WandB
+from kernelmill.callbacks.loggers import MLflow, TensorBoard, WandB
 from kernelmill.solvers import EigenPro4
 
 g = np.random.default_rng(0)

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load, tuning
+from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.calibration import calibrate
 from kernelmill.estimators import check, training
 from kernelmill.estimators.rows import stratified, units_of
 from kernelmill.solvers import EigenPro4, Falkon
+from kernelmill.tuning import descent, sample
 
 
 def smooth(n=300, d=3, seed=0):
@@ -171,12 +172,12 @@ def test_bandwidths_stay_within_their_bounds(kernel, target):
     model = KernelRegressor(kernel=kernel, random_state=0).fit(X, y)
     b = np.asarray(model.model_.kernel.bandwidth)
     distance = np.median(torch.pdist(torch.tensor(X / b)))
-    assert 0.5 / tuning.WIDEST <= distance <= 2 / tuning.NARROWEST
+    assert 0.5 / descent.WIDEST <= distance <= 2 / descent.NARROWEST
 
 
 def test_beyond_the_bounds_the_error_is_flat():
     rows = torch.randn(100, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    reach = tuning.Reach.of(rows)
+    reach = descent.Reach.of(rows)
     inside = torch.full((3,), np.log(reach.median), dtype=torch.float64)
     torch.testing.assert_close(reach.bounded(inside), inside)
     wide = torch.tensor([20.0, 20.0, 22.0], dtype=torch.float64)
@@ -283,11 +284,11 @@ def test_clean_classes_are_calibrated_by_their_values():
 def test_a_sample_to_tune_on_has_enough_of_a_rare_class_and_stands_for_all_rows():
     codes = torch.zeros(100_000, dtype=torch.long)
     codes[:1000] = 1
-    rows, weight = tuning.draw(len(codes), codes, torch.Generator().manual_seed(0))
+    rows, weight = sample.draw(len(codes), codes, torch.Generator().manual_seed(0))
     assert 40 <= int(codes[rows[:500]].sum()) <= 65  # of the first 500, which decide most, about a tenth
     share = (weight * (codes[rows] == 1)).sum() / weight.sum()
     assert share.item() == pytest.approx(0.01, rel=0.01) and len(torch.unique(rows)) == len(rows)
-    even, ones = tuning.draw(5000, torch.arange(5000) % 2, torch.Generator().manual_seed(0))
+    even, ones = sample.draw(5000, torch.arange(5000) % 2, torch.Generator().manual_seed(0))
     assert len(even) == 5000 and bool((ones == 1).all())
 
 
@@ -332,7 +333,7 @@ def test_a_model_much_worse_than_promised_is_warned_about(monkeypatch):
 
 @pytest.fixture
 def eigenpro4_fails(monkeypatch):
-    """"auto" begins with EigenPro 4, whose weights are spoiled."""
+    """ "auto" begins with EigenPro 4, whose weights are spoiled."""
     spoil(monkeypatch, EigenPro4)
     choose = training._solver
 

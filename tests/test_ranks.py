@@ -19,9 +19,10 @@ import kernelmill
 from job import SETTINGS, data, estimators, weights_of_solvers
 from kernelmill import InputError, KernelClassifier, KernelRegressor
 from kernelmill.data import ArraySource
-from kernelmill.distributed import Alone, by_tiles, largest, run_threads
-from kernelmill.planning import Plan
-from kernelmill.rates import Network
+from kernelmill.distributed.team import Alone, by_tiles, largest
+from kernelmill.distributed.threads import run_threads
+from kernelmill.planning.machine import Network
+from kernelmill.planning.plan import Plan
 from kernelmill.solvers import EigenPro4
 
 JOB = str(Path(__file__).with_name("job.py"))
@@ -80,7 +81,7 @@ def relative(found: torch.Tensor, want: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=[] if ranks == 3 else pytest.mark.slow) for ranks in (1, 2, 3, 4)])
 def test_any_number_of_processes_gives_the_same_weights(tmp_path, monkeypatch, ranks):
-    monkeypatch.setattr("kernelmill.planning.PASS_ROWS", 32)
+    monkeypatch.setattr("kernelmill.solvers.eigenpro_sizes.PASS_ROWS", 32)
     want = weights_of_solvers(Alone())
     run("solvers", tmp_path, ranks)
     found = torch.load(tmp_path / f"weights-{ranks}.pt")
@@ -318,7 +319,7 @@ def test_mistakes_are_said(monkeypatch):
         KernelRegressor(ranks=0).fit(X, y)
     monkeypatch.setenv("KERNELMILL_SILENCE", "long")
     with pytest.raises(InputError, match="expected a number of seconds above 0"):
-        kernelmill.distributed.silence()
+        kernelmill.distributed.heartbeat.silence()
 
 
 # ---- what is predicted -----------------------------------------------------------------------------------------------------------

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmill import InputError, KernelModel, Plan, centers, kernels, tuning
-from kernelmill.callbacks import plan_line
+from kernelmill import InputError, KernelModel, Plan, centers, kernels
+from kernelmill.callbacks.progress import plan_line
 from kernelmill.data import ArraySource
-from kernelmill.distributed import Alone, count, gather, run_threads, shard
+from kernelmill.distributed.team import Alone, count, gather, shard
+from kernelmill.distributed.threads import run_threads
 from kernelmill.ops import KernelProduct
-from kernelmill.planning import direct_is_instant, free_bytes, parse_bytes
+from kernelmill.planning.memory import free_bytes, parse_bytes
 from kernelmill.solvers import EigenPro4
+from kernelmill.solvers.direct import direct_is_instant
+from kernelmill.tuning import loo, search
+from kernelmill.tuning.sample import Sample
 
 X = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -140,7 +144,7 @@ def test_defaults_grow_with_the_data():
 def test_leave_one_out_by_leaving_one_out():
     Y, w = torch.sin(X[:40, :2]), torch.rand(40, dtype=torch.float64) + 0.2
     kernel = kernels.Gaussian(2.0)
-    fast = tuning.loo_residuals(kernel(X[:40]), Y, 0.1 / w)
+    fast = loo.loo_residuals(kernel(X[:40]), Y, 0.1 / w)
     for i in (0, 7, 39):
         rest = [j for j in range(40) if j != i]
         alpha = torch.linalg.solve(kernel(X[rest]) + torch.diag(0.1 / w[rest]), Y[rest])
@@ -150,7 +154,7 @@ def test_leave_one_out_by_leaving_one_out():
 @pytest.mark.parametrize("kernel", [kernels.Laplacian(), kernels.Gaussian(), kernels.Matern(nu=2.5), kernels.RationalQuadratic()], ids=repr)
 def test_the_slope_of_a_profile_is_its_derivative(kernel):
     sq = torch.tensor([0.0, 0.01, 0.5, 2.0, 9.0], dtype=torch.float64, requires_grad=True)
-    tuning.Profile.apply(sq, kernel).sum().backward()
+    loo.Profile.apply(sq, kernel).sum().backward()
     h = 1e-6
     numeric = (kernel.profile(sq.detach() + h) - kernel.profile((sq.detach() - h).clamp(min=0))) / (2 * h)
     torch.testing.assert_close(sq.grad[1:], numeric[1:], rtol=1e-4, atol=1e-6)
@@ -162,16 +166,16 @@ def test_tuning_finds_a_bandwidth_near_the_best(ratio):
     g = torch.Generator().manual_seed(1)
     A = torch.randn(2000, 3, dtype=torch.float64, generator=g)
     Y = torch.sin(2 * A[:, :1]) + 0.05 * torch.randn(2000, 1, dtype=torch.float64, generator=g)
-    sample = tuning.Sample(A[:1200], Y[:1200], torch.ones(1200, dtype=torch.float64), ratio)
-    choice = tuning.tune(kernels.Gaussian("auto"), None, sample)
-    fixed = [tuning.tune(kernels.Gaussian(b), None, sample).error for b in (0.03, 0.3, 1.0, 3.0, 30.0)]
+    sample = Sample(A[:1200], Y[:1200], torch.ones(1200, dtype=torch.float64), ratio)
+    choice = search.tune(kernels.Gaussian("auto"), None, sample)
+    fixed = [search.tune(kernels.Gaussian(b), None, sample).error for b in (0.03, 0.3, 1.0, 3.0, 30.0)]
     assert choice.error < 1.05 * min(fixed) and choice.error < max(fixed) / 10
     assert choice.error < 0.01
 
 
 def test_a_set_bandwidth_and_ridge_are_kept():
-    sample = tuning.Sample(X, X[:, :1], torch.ones(300, dtype=torch.float64), 1.0)
-    choice = tuning.tune(kernels.Gaussian(1.25), 0.5, sample)
+    sample = Sample(X, X[:, :1], torch.ones(300, dtype=torch.float64), 1.0)
+    choice = search.tune(kernels.Gaussian(1.25), 0.5, sample)
     assert choice.kernel.bandwidth == 1.25 and choice.ridge == 0.5
 
 

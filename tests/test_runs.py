@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels, runs
-from kernelmill.distributed import run_threads
-from kernelmill.runs import Run, seconds_of
+from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels
+from kernelmill.distributed.threads import run_threads
 from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos, shards
+from kernelmill.storage import run_folder
+from kernelmill.storage.run_folder import Run, seconds_of
 
 g = np.random.default_rng(0)
 X = g.normal(size=(12_000, 4)).astype(np.float32)
@@ -73,8 +74,8 @@ def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
     model(tmp_path, callbacks=stopping_after(9)).fit(X, y)
     run = Run(tmp_path, 0, True)
     run.close()
-    written = {path: runs.read(path) for path in tmp_path.iterdir()}
-    monkeypatch.setattr(runs, "VERSION", 1)
+    written = {path: run_folder.read(path) for path in tmp_path.iterdir()}
+    monkeypatch.setattr(run_folder, "VERSION", 1)
     for path, found in written.items():  # as they were written before anything was dealt out
         content = {name: value for name, value in found.items() if name not in ("format", "version", "dealt")}
         rows = found["dealt"]
@@ -87,8 +88,8 @@ def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
         run._write_part(path, content)
     monkeypatch.undo()
     newest = max(tmp_path.glob("checkpoint-*"))
-    parts = run_threads(2, lambda comm: runs.read(newest, comm)["dealt"]["alpha"])
-    assert [len(part) for part in parts] == [150, 150] and torch.equal(parts[1], runs.read(newest)["dealt"]["alpha"][1::2])
+    parts = run_threads(2, lambda comm: run_folder.read(newest, comm)["dealt"]["alpha"])
+    assert [len(part) for part in parts] == [150, 150] and torch.equal(parts[1], run_folder.read(newest)["dealt"]["alpha"][1::2])
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from conftest import make_problem
 from kernelmill import InputError, kernels
-from kernelmill.distributed import run_threads
+from kernelmill.distributed.threads import run_threads
 from kernelmill.preconditioner import (
     fresh_spectrum,
     measured_step,
@@ -244,7 +244,7 @@ def test_centers_that_cannot_be_factored_fall_back_to_the_carried_residual(monke
     def refuse(*args, **kwargs):
         raise NotPositiveDefinite("no")
 
-    monkeypatch.setattr("kernelmill.solvers.setup.cholesky", refuse)
+    monkeypatch.setattr("kernelmill.solvers.eigenpro_setup.cholesky", refuse)
     problem = make_problem(**SMALL)
     state = problem.solve(EigenPro4(s=50, q=15, projection="cholesky"), epochs=30, ridge=0.5)
     assert state.plan.projection == "carried" and problem.distance(state.alpha, problem.direct(0.5)) < 0.05

@@ -22,9 +22,10 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import kernelmill
-from kernelmill import InputError, KernelClassifier, KernelRegressor, ModelFileError, checkpoint, kernels, load
+from kernelmill import InputError, KernelClassifier, KernelRegressor, ModelFileError, kernels, load
 from kernelmill.cli import app, console
 from kernelmill.errors import KernelmillError
+from kernelmill.storage import atomic, codec, model_folder
 
 g = np.random.default_rng(0)
 X = g.normal(size=(40, 3))
@@ -58,7 +59,9 @@ def save_and_die(folder, line, only):
 
         def trace(frame, event, _):
             nonlocal seen
-            if frame.f_code.co_filename != checkpoint.__file__ or (only and frame.f_code.co_name not in only):
+            if os.path.dirname(frame.f_code.co_filename) != os.path.dirname(model_folder.__file__) or (
+                only and frame.f_code.co_name not in only
+            ):
                 return None
             seen += event == "line"
             if seen == line:
@@ -113,7 +116,7 @@ def test_two_savers_and_a_reader_meet_whole_models_and_leave_nothing_behind(tmp_
 
 
 def test_a_live_saver_is_waited_for_and_loses_nothing(tmp_path):
-    saver = checkpoint.Saver(tmp_path / "m")
+    saver = model_folder.Saver(tmp_path / "m")
     place = saver.begin()
     other = threading.Thread(target=NEW.save, args=(tmp_path / "m",))
     other.start()
@@ -137,14 +140,14 @@ def test_a_folder_that_is_gone_for_a_moment_is_waited_for(tmp_path):
 
 def test_a_model_that_changes_between_the_reads_is_read_again(tmp_path, monkeypatch):
     OLD.save(tmp_path / "m")
-    read = checkpoint._weights
+    read = model_folder._weights
 
     def late(*args):
-        monkeypatch.setattr(checkpoint, "_weights", read)
+        monkeypatch.setattr(model_folder, "_weights", read)
         NEW.save(tmp_path / "m")  # after model.json was read, and before its weights are
         return read(*args)
 
-    monkeypatch.setattr(checkpoint, "_weights", late)
+    monkeypatch.setattr(model_folder, "_weights", late)
     assert which(tmp_path / "m") == "new"
 
 
@@ -182,7 +185,7 @@ def test_long_names_are_saved_to_or_refused_in_one_sentence_and_what_a_user_put_
     assert which(folder) == "new" and names(folder) == [FILES[0], "notes.txt", FILES[1]]
     with pytest.raises(KernelmillError, match=r"^'.*' cannot be written \(File name too long\); choose another place\.$"):
         OLD.save(tmp_path / ("n" * 300))
-    with checkpoint.aside(tmp_path / ("p" * 246 + ".csv")) as beside:
+    with atomic.aside(tmp_path / ("p" * 246 + ".csv")) as beside:
         beside.write_text("x")
     assert names(tmp_path) == sorted([folder.name, "p" * 246 + ".csv"])
 
@@ -214,7 +217,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_what_was_there(tmp_path, monkeyp
 def test_a_folder_that_is_not_there_is_still_the_error_that_programs_know(tmp_path):
     with (
         pytest.raises(FileNotFoundError, match=r"^'.*p.csv' cannot be written \(No such file or directory\)"),
-        checkpoint.aside(tmp_path / "nowhere" / "p.csv"),
+        atomic.aside(tmp_path / "nowhere" / "p.csv"),
     ):
         pass
 
@@ -233,7 +236,7 @@ def test_labels_of_every_kind_come_back_as_they_were(labels, tmp_path):
     model = KernelClassifier(kernel=kernels.Gaussian(1.0), ridge=0.1).fit(X, labels[np.arange(40) % len(labels)])
     model.save(tmp_path / "m")
     copy = load(tmp_path / "m")
-    assert copy.classes_.dtype == model.classes_.dtype == labels.dtype or labels.dtype.itemsize > checkpoint.WIDEST
+    assert copy.classes_.dtype == model.classes_.dtype == labels.dtype or labels.dtype.itemsize > codec.WIDEST
     np.testing.assert_array_equal(copy.classes_, labels)
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
 
@@ -250,8 +253,8 @@ def test_settings_come_back_whatever_their_keys_are_called():
     tensors = {}
     day = np.datetime64("2020-01-02")
     value = {"$tensor": 1.0, "a": {"b": np.arange(2)}, "a.b": np.arange(3), "day": {day: 2.0}, "flag": np.True_}
-    stored = json.loads(json.dumps(checkpoint.encode(value, "x", tensors)))
-    found = checkpoint.decode(stored, tensors)
+    stored = json.loads(json.dumps(codec.encode(value, "x", tensors)))
+    found = codec.decode(stored, tensors)
     assert found["$tensor"] == 1.0 and found["day"] == {day: 2.0} and found["flag"] is True
     assert found["a"]["b"].tolist() == [0, 1] and found["a.b"].tolist() == [0, 1, 2]
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError, RankError
     from .estimators import KernelClassifier, KernelRegressor, load
     from .model import KernelModel
-    from .planning import Plan
+    from .planning.plan import Plan
     from .solvers import Event, plan
 
 __version__ = "0.1.0"

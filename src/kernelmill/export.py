@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from .calibration import Calibration
-from .checkpoint import aside, keep_mode
 from .data import Encoder, dates
 from .errors import InputError, needed, writing
 from .model import KernelModel
+from .storage.atomic import aside, keep_mode
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
 OUTPUTS = ("prediction", "label", "probabilities")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from .data import checksum
-from .distributed import Alone, Communicator, agree
+from .distributed.team import Alone, Communicator, agree
 from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import KernelProduct, frame, in_own_modes, own_modes
-from .planning import GPU_TILE_BYTES, TILE_BYTES
+from .planning.memory import GPU_TILE_BYTES, TILE_BYTES
 from .solvers import Uncertainty
 
 UNCERTAINTY = ("L", "R", "signal", "noise")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .distributed import Communicator, count, gather, largest, shard, start_gather
+from .distributed.team import Communicator, count, gather, largest, shard, start_gather
 from .errors import KernelmillError
 from .kernels import Points
 from .ops import KernelProduct, transposed_product

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..errors import InputError, one_of
-from ..settings import Settings
+from ..params import Settings
 
 TomlTable = dict[str, object]
 Made = TypeVar("Made", bound=Settings)
@@ -124,9 +124,7 @@ def _kernel(kernel: object, bandwidth: object) -> object:
     try:
         made.bandwidth = "auto" if bandwidth == "auto" else float(cast(float | str, bandwidth))
     except ValueError:
-        raise InputError(
-            f"--bandwidth {bandwidth!r} was given, expected a number or auto."
-        ) from None
+        raise InputError(f"--bandwidth {bandwidth!r} was given, expected a number or auto.") from None
     return made
 
 

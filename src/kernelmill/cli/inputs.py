@@ -30,8 +30,9 @@ def table_of(
     """The data of a file or a folder. Of an .npz file with X_train, y_train, X_test and y_test it
     is one part, as X and y. kinds: of columns, whatever they look like."""
     from ..data import opened
-    from ..distributed import join
-    from ..planning import device_of, parse_bytes
+    from ..distributed.torch_team import join
+    from ..planning.device import device_of
+    from ..planning.memory import parse_bytes
 
     if part is not None and part not in PARTS:
         raise one_of("--part", part, PARTS)
@@ -52,10 +53,7 @@ def _names_of_part(path: Path, part: str | None) -> dict[str, str]:
         names = [name for name, _ in npz_shapes(path)]
     except Exception:  # a damaged file: the error comes when it is opened
         return {}
-    train, test = (
-        {name.removesuffix(f"_{p}"): name for name in names if name.endswith(f"_{p}")}
-        for p in PARTS
-    )
+    train, test = ({name.removesuffix(f"_{p}"): name for name in names if name.endswith(f"_{p}")} for p in PARTS)
     if set(train) != set(test):
         return {}
     return train if part == "train" else test
@@ -79,9 +77,7 @@ def target_of(table: Table, named: str | None) -> str:
     found = [name for name in table.fields if name.lower() in TARGETS]
     if len(found) != 1:
         known = _listed(list(table.fields))
-        raise InputError(
-            f"which column of {table.where} is the target? Say --target NAME, one of {known}."
-        )
+        raise InputError(f"which column of {table.where} is the target? Say --target NAME, one of {known}.")
     return found[0]
 
 

@@ -27,8 +27,8 @@ def check_writable(path: Path) -> None:
 def check_places(folder: Path, run: Path | None, resume: bool) -> None:
     """Raise where the folders of a model and of its run could not be written at the end, or where
     something of the user's would be lost."""
-    from ..checkpoint import refuse_others
-    from ..runs import contents
+    from ..storage.model_folder import refuse_others
+    from ..storage.run_folder import contents
 
     check_writable(folder)
     refuse_others(folder)
@@ -59,8 +59,8 @@ def write_page(
     where: str,
 ) -> None:
     """Write the report of a model as one HTML file."""
-    from ..checkpoint import aside
     from ..report import page
+    from ..storage.atomic import aside
 
     written = page(estimator, model.resolve().name, found, where).encode()
     with aside(path) as beside:

@@ -23,9 +23,7 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="How many rows there would be.")] = None,
     features: Annotated[int | None, typer.Option(help="How many features.")] = None,
     outputs: Annotated[int, typer.Option(help="How many classes, or columns of targets.")] = 1,
-    n_centers: Annotated[
-        int | None, typer.Option(help="(default: as many as take about two minutes)")
-    ] = None,
+    n_centers: Annotated[int | None, typer.Option(help="(default: as many as take about two minutes)")] = None,
     device: Device = None,
     memory_budget: MemoryBudget = None,
     json_: AsJson = False,
@@ -65,9 +63,7 @@ def plan(
     as_json({**facts, "solvers": solvers})
 
 
-def _sizes(
-    data: Path, target: str | None, memory_budget: str | None
-) -> tuple[int, int, int, bool]:
+def _sizes(data: Path, target: str | None, memory_budget: str | None) -> tuple[int, int, int, bool]:
     """Rows, features and outputs of a data file, and whether it is a regression."""
     table = table_of(data, "train", memory_budget)
     name = target_of(table, target)

@@ -148,10 +148,7 @@ def convert(values: np.ndarray, given: str, wanted: str, name: str, where: str) 
         bad = next((text for text in names(values, given).tolist() if text is not None), None)
     if bad is None:
         return out
-    raise DataFileError(
-        f"{where} has {WORDS[given]} in {name!r}, such as {bad!r}, "
-        f"which had {WORDS[wanted]} when the model was trained."
-    )
+    raise DataFileError(f"{where} has {WORDS[given]} in {name!r}, such as {bad!r}, which had {WORDS[wanted]} when the model was trained.")
 
 
 def _parse(values: np.ndarray, wanted: str) -> tuple[np.ndarray, str | None]:
@@ -214,11 +211,7 @@ def settle(values: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def _lost(value: Any) -> bool:
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "NaTType")
-        or (not isinstance(value, (str, bytes)) and bool(value != value))
-    )
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (not isinstance(value, (str, bytes)) and bool(value != value))
 
 
 def _decoded(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..distributed import Alone, Communicator, shard, start_together
+from ..distributed.team import Alone, Communicator, shard, start_together
 from .order import Pieces, windows
 from .prefetch import ahead, one_ahead
 from .stream import Stream

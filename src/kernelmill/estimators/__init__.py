@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..checkpoint import load_model
-from ..distributed import Alone, join
+from ..distributed.team import Alone
+from ..distributed.torch_team import join
 from ..errors import ModelFileError
 from ..ops import in_own_modes
-from ..planning import Plan, device_of
+from ..planning.device import device_of
+from ..planning.plan import Plan
+from ..storage.model_folder import load_model
 from .base import KernelEstimator
 from .classifier import KernelClassifier
 from .regressor import KernelRegressor

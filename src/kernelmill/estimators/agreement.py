@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..data import Account, Stream, checksum
-from ..distributed import Communicator, agree
-from ..runs import named
+from ..distributed.team import Communicator, agree
+from ..storage.identity import named
 from .tables import to_open
 
 if TYPE_CHECKING:

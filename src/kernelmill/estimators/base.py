@@ -14,15 +14,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import kernels, solvers
-from ..checkpoint import save_model
 from ..data import Columns, Encoder, Stream, learn
-from ..distributed import Alone, Communicator, agree, join, restarted, together
+from ..distributed.environment import restarted
+from ..distributed.team import Alone, Communicator, agree, together
+from ..distributed.torch_team import join
 from ..errors import InputError
 from ..export import write_onnx
 from ..model import KernelModel
 from ..ops import in_own_modes, own_modes
-from ..planning import Plan, device_of, is_auto, parse_bytes
-from ..runs import peek, seconds_of
+from ..planning.arguments import is_auto
+from ..planning.device import device_of
+from ..planning.memory import parse_bytes
+from ..planning.plan import Plan
+from ..storage.model_folder import save_model
+from ..storage.run_folder import peek, seconds_of
 from .agreement import agree_on_settings
 from .partial import grown
 from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, stratified, too_large

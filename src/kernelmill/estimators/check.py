@@ -20,7 +20,9 @@ from .. import solvers
 from ..data import Source
 from ..errors import warn
 from ..model import KernelModel
-from ..planning import direct_bytes, is_auto, parse_bytes
+from ..planning.arguments import is_auto
+from ..planning.costs import direct_bytes
+from ..planning.memory import parse_bytes
 from .rows import Units
 
 if TYPE_CHECKING:

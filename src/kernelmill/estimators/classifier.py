@@ -15,10 +15,11 @@ from torch import Tensor
 
 from ..calibration import Calibration, calibrate, fit_calibration
 from ..data.kinds import of_array, places
-from ..distributed import together
+from ..distributed.team import together
 from ..errors import InputError
 from ..ops import in_own_modes
-from ..tuning import CHECK_ROWS, loo_residuals
+from ..tuning.loo import loo_residuals
+from ..tuning.sample import CHECK_ROWS
 from .base import KernelEstimator
 from .partial import go_on
 from .rows import MERGE_ROWS, Units, checked_weights, merge, on_host, split_rows

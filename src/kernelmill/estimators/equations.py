@@ -9,8 +9,11 @@ import torch
 
 from .. import solvers
 from ..data import Source
-from ..distributed import Alone
-from ..planning import Plan, direct_bytes, is_auto, parse_bytes, tile_bytes
+from ..distributed.team import Alone
+from ..planning.arguments import is_auto
+from ..planning.costs import direct_bytes
+from ..planning.memory import parse_bytes, tile_bytes
+from ..planning.plan import Plan
 
 if TYPE_CHECKING:
     from .base import KernelEstimator

@@ -18,7 +18,7 @@ from .. import solvers
 from ..data import source_of
 from ..errors import InputError, warn
 from ..model import ROWS, KernelModel
-from ..planning import is_auto
+from ..planning.arguments import is_auto
 from .equations import equations, exact
 from .rows import Units, still_constant
 from .training import train

@@ -11,7 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from ..distributed import together
+from ..distributed.team import together
 from ..errors import InputError
 from ..ops import in_own_modes
 from .base import KernelEstimator

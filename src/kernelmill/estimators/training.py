@@ -16,30 +16,29 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from .. import centers as centers_room
-from .. import kernels, neighbourhoods, solvers, tuning
-from ..callbacks import announce, plan_line
+from .. import kernels, solvers
+from ..callbacks.progress import announce, plan_line
 from ..data import Source, Stream, source_of
-from ..distributed import Alone, Communicator, largest, restarted, shard
+from ..distributed.environment import restarted
+from ..distributed.team import Alone, Communicator, largest, shard
 from ..errors import InputError, KernelmillError, one_of, warn
 from ..kernels import Kernel, Radial
 from ..model import KernelModel
 from ..ops import KernelProduct, frame
-from ..planning import (
-    Plan,
-    device_of,
-    direct_is_instant,
-    fine_precision,
-    is_auto,
-    parse_bytes,
-    precision_for,
-    precision_of,
-    tile_bytes,
-    whole,
-)
-from ..rates import Network, connection, measure
-from ..runs import Ends, Run, state_of
-from ..runs import identity as run_identity
+from ..planning.arguments import is_auto, whole
+from ..planning.device import device_of
+from ..planning.machine import Network, connection, measure
+from ..planning.memory import parse_bytes, tile_bytes
+from ..planning.plan import Plan
+from ..planning.precision import fine_precision, precision_for, precision_of
+from ..signals import Ends
 from ..solvers import Ended
+from ..solvers.direct import direct_is_instant
+from ..storage.identity import identity as run_identity
+from ..storage.run_folder import Run, state_of
+from ..tuning import elbo, search
+from ..tuning import local as neighbourhoods
+from ..tuning.sample import CHECK_ROWS, Sample, draw
 from .agreement import agree_on_data, prints, seed_of
 from .check import DOUBT, WORSE, Check, adopt, check, in_float64, other_ways, warn_of
 from .equations import equations, exact
@@ -464,26 +463,26 @@ def _choose(estimator: KernelEstimator, source, scale, p, solver, every_row, war
     if not unset and ridge is not None:
         return kernel, ridge, None
     # Few rows are all taken, in an order that no seed changes: they come sorted, and the first ones must not be alike.
-    drawn = torch.Generator().manual_seed(0) if n <= tuning.CHECK_ROWS else generator
-    rows, stands_for = tuning.draw(n, codes, drawn)
+    drawn = torch.Generator().manual_seed(0) if n <= CHECK_ROWS else generator
+    rows, stands_for = draw(n, codes, drawn)
     # In the proportion of the real run, but never with so few centers that a kernel for few is chosen (covertype: 80 % instead of 90).
-    ratio = 1.0 if every_row else min(1.0, max(p / n, min(p, tuning.MAX_CENTERS) / len(rows)))
+    ratio = 1.0 if every_row else min(1.0, max(p / n, min(p, search.MAX_CENTERS) / len(rows)))
     batch = source.take(rows)
     X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
     w = w * stands_for.to(w)
-    sample = tuning.Sample(X, Y, w, ratio, weight, None if units.scatter is None else (units.scatter / (n * weight)).to(X))
+    sample = Sample(X, Y, w, ratio, weight, None if units.scatter is None else (units.scatter / (n * weight)).to(X))
     if given is None and ratio == 1:
         ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
     if solver.criterion == "elbo":
         noise = None if solver.noise is None else (solver.noise / units.scale**2).to(X)
-        choice = tuning.tune_elbo(kernel, ridge, noise, sample, p, None if own is None else own.to(sample.X))
+        choice = elbo.tune_elbo(kernel, ridge, noise, sample, p, None if own is None else own.to(sample.X))
     else:
-        choice = tuning.tune(kernel, ridge, sample)
-        if unset and p > tuning.LARGE:
-            choice = tuning.rescaled(choice, ridge, sample)
-            if isinstance(choice.kernel, Radial) and isinstance(choice.kernel.bandwidth, Tensor) and source.d <= tuning.MANY_FEATURES:
+        choice = search.tune(kernel, ridge, sample)
+        if unset and p > search.LARGE:
+            choice = search.rescaled(choice, ridge, sample)
+            if isinstance(choice.kernel, Radial) and isinstance(choice.kernel.bandwidth, Tensor) and source.d <= search.MANY_FEATURES:
                 sharper = neighbourhoods.refined(choice.kernel, source, p, budget // 2, generator)
-                choice = tuning.again(sharper, choice, ridge, sample)
+                choice = search.again(sharper, choice, ridge, sample)
     enough = len(rows) >= ENOUGH_ROWS and solver.criterion == "loo" and choice.error < float("inf")
     promised = choice.error if enough else None
     return choice.kernel, choice.ridge if free or given is not None else 0.0, promised

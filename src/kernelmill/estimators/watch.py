@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..callbacks import ProgressBar
-from ..distributed import Alone, Communicator
+from ..callbacks.progress import ProgressBar
+from ..distributed.team import Alone, Communicator
 from ..errors import InputError
 from ..kernels import Kernel
 from ..model import KernelModel
-from ..planning import Plan
-from ..runs import Ends, Run
+from ..planning.plan import Plan
+from ..signals import Ends
 from ..solvers import Event, Solver, State
+from ..storage.run_folder import Run
 from .rows import Units
 
 if TYPE_CHECKING:

@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 
 from .. import kernels, solvers
-from ..distributed import Alone, launched
+from ..distributed.environment import launched
+from ..distributed.team import Alone
 from ..errors import InputError, RankError, warn
-from ..planning import Plan, device_of, is_auto, whole
-from ..rates import Network
+from ..planning.arguments import is_auto, whole
+from ..planning.device import device_of
+from ..planning.machine import Network
+from ..planning.plan import Plan
 from .tables import given, to_open
 
 if TYPE_CHECKING:

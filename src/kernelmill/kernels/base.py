@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..settings import Settings
+from ..params import Settings
 
 
 @dataclass(frozen=True)

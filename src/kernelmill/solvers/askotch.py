@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ..kernels import Points
 from ..ops import KernelProduct
-from ..planning import Plan, every_row_needed, whole
+from ..planning.arguments import whole
+from ..planning.plan import Plan, every_row_needed
 from .base import Problem, Report, Setup, Solver, State
-from .setup import product
+from .eigenpro_setup import product
 
 EPOCHS = 20
 FAR = 0.2  # of the targets: residuals above it are worth a warning

@@ -6,15 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import kernels
-from ..costs import direct, eigenpro2, eigenpro4, falkon
 from ..errors import InputError
-from ..planning import Plan, device_of, fine_precision, is_auto, parse_bytes, precision_of, tile_bytes, whole
-from ..rates import Network, measure
+from ..planning.arguments import is_auto, whole
+from ..planning.device import device_of
+from ..planning.machine import Network, measure
+from ..planning.memory import parse_bytes, tile_bytes
+from ..planning.plan import Plan
+from ..planning.precision import fine_precision, precision_of
 from .base import Solver
-from .direct import Direct
+from .direct import Direct, direct
 from .eigenpro2 import EigenPro2
 from .eigenpro4 import EigenPro4
-from .falkon import Falkon
+from .eigenpro_costs import eigenpro2, eigenpro4
+from .falkon import Falkon, falkon
 
 TARGET_SECONDS = 120  # what a fit may take, by prediction, where nobody said how many centers
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
@@ -173,7 +177,7 @@ def plan(
 
     Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes: bytes of one feature as it will be
     given, regression: targets are numbers, not classes. ranks: processes or GPUs like this one that would share the centers, over a
-    `network` of `kernelmill.rates.Network(latency, bandwidth)`; without one, sums over ranks are taken to cost nothing.
+    `network` of `kernelmill.planning.machine.Network(latency, bandwidth)`; without one, sums over ranks are taken to cost nothing.
     `.plan` is the chosen plan.
     """
     for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):

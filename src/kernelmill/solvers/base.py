@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..distributed import Communicator
+from ..distributed.team import Communicator
 from ..errors import KernelmillError
 from ..kernels import Kernel
-from ..planning import Plan
-from ..settings import Settings
+from ..params import Settings
+from ..planning.plan import Plan
 
 
 class Ended(Enum):

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ..data import Source
 from ..errors import InputError
-from ..planning import Plan, direct_bytes
+from ..planning.costs import always, direct_bytes, factoring, values64
+from ..planning.machine import Rates
+from ..planning.plan import Plan
 from ..projection import factor
 from .base import Problem, Report, Solver, State
-from .sweep import InFloat64, in_float64, whitened
+from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
 
@@ -136,3 +138,17 @@ def by_triangle(triangle: Tensor, p: int, ridge: float) -> Tensor:
     if d.min() > d.max() * 1e-13:
         return torch.linalg.solve_triangular(R, right, upper=True)
     return torch.linalg.lstsq(R.cpu(), right.cpu(), driver="gelsd", rcond=1e-13).solution.to(triangle)
+
+
+def direct_is_instant(n: int, p: int, budget: int) -> bool:
+    """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed or compared."""
+    work = p**3 / 3 if p == n else 3.0 * n * p * p
+    return work <= 2e10 and direct_bytes(n, p) <= budget
+
+
+def direct(plan: Plan, rates: Rates) -> float:
+    n, p = plan.n, plan.p
+    if plan.every_row:
+        return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
+    work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
+    return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from ..errors import InputError
-from ..planning import Plan
+from ..planning.plan import Plan
 from .base import Diverged, Ended, Event, OnEvent, Problem, Report, Setup, Solver, State, check_finite
 
 SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights

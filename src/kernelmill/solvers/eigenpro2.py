@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..distributed import gather, shard
+from ..distributed.team import gather, shard
 from ..errors import InputError
-from ..planning import Plan, eigenpro_sizes, every_row_needed, whole, with_step
+from ..planning.arguments import whole
+from ..planning.plan import Plan, every_row_needed
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
 from .base import MAX_GROWTH, Diverged, Problem, Report, Setup, Solver, State
-from .setup import first, fresh_rows, on_centers, product
+from .eigenpro_setup import first, fresh_rows, on_centers, product
+from .eigenpro_sizes import eigenpro_sizes, with_step
 
 
 @dataclass

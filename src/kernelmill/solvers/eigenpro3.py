@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..distributed import Communicator, count, shard
-from ..planning import Plan, eigenpro_sizes, whole
+from ..distributed.team import Communicator, count, shard
+from ..planning.arguments import whole
+from ..planning.plan import Plan
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, target_energy
+from .eigenpro_setup import Setup, measured, printed, step_now
+from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import ProjectedState
-from .setup import Setup, measured, printed, step_now
 
 DRIFT = 4.0  # times its lowest loss that an epoch may have at the end before the weights of the best one are taken
 REPORT_EVERY = 50  # steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes seconds

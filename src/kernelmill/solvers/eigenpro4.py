@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..planning import Plan, eigenpro_sizes, whole
+from ..planning.arguments import whole
+from ..planning.plan import Plan
 from ..preconditioner import row_steps
 from .base import Diverged, Problem, Report, Solver
 from .control import NoControl, NoRidge, control_of, ridge_of
+from .eigenpro_setup import Setup, measured, printed, step_now
+from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import EigenPro4State, Tally, complete, is_healthy, is_settled, next_epoch
 from .paper import rounds_as_printed
-from .setup import Setup, measured, printed, step_now
 from .shards import Shards
 
 
@@ -90,9 +92,7 @@ def rounds(problem: Problem, setup: Setup, state: EigenPro4State, centers: Shard
         raise Diverged(eta)
 
 
-def steps(
-    batches: Iterable[Batch], state: EigenPro4State, centers: Shards, control: NoControl, ridge: NoRidge
-) -> tuple[Tensor, Tally]:
+def steps(batches: Iterable[Batch], state: EigenPro4State, centers: Shards, control: NoControl, ridge: NoRidge) -> tuple[Tensor, Tally]:
     """Steps down the gradient, each batch predicted with all before it: h, (p, c), what they did to the model's values on the centers
     beside the weights. m rows of a batch, p centers, of which the first s are the subsample, q directions, c outputs."""
     plan, alpha, F, s = state.plan, state.alpha, centers.F, centers.s

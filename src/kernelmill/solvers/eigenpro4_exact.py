@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..ops import KernelProduct
-from ..planning import Plan
+from ..planning.plan import Plan
 from ..projection import Factor, factor
 from .base import Problem, Report, Setup, Solver, State
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..distributed import Communicator, count, shard
-from ..planning import Plan
+from ..distributed.team import Communicator, count, shard
+from ..planning.plan import Plan
 from .base import MAX_GROWTH, State, target_energy
-from .setup import Setup
+from .eigenpro_setup import Setup
 from .shards import Shards
 
 

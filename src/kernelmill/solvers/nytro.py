@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..planning import Plan, sweep_sizes, whole
+from ..planning.arguments import whole
+from ..planning.plan import Plan
 from ..projection import Factor, factor
 from .base import Problem, Report, Setup, Solver, State
-from .setup import product
-from .sweep import Sweep
+from .eigenpro_setup import product
+from .row_blocks import Sweep, sweep_sizes
 
 ITERATIONS = 1000
 FALLING = 0.02  # of the loss, in the last tenth of these steps: so much is no end

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..distributed import by_tiles
+from ..distributed.team import by_tiles
 from .base import Diverged, Problem, Report
+from .eigenpro_setup import Setup, step_now
 from .eigenpro_state import EigenPro4State, Tally, is_healthy, is_settled, next_epoch
-from .setup import Setup, step_now
 from .shards import Blocks, Shards, Temporary
 
 
@@ -37,9 +37,7 @@ def rounds_as_printed(problem: Problem, setup: Setup, state: EigenPro4State, cen
         raise Diverged
 
 
-def steps(
-    batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: Problem, centers: Shards
-) -> tuple[Tensor, Tally]:
+def steps(batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: Problem, centers: Shards) -> tuple[Tensor, Tally]:
     """h, what the steps do to the model's values on the centers."""
     K, setup, mine = centers.K, centers.setup, centers.mine
     X_s = setup.X_s[mine]  # rows of the data, this rank's share

@@ -19,10 +19,11 @@ from numbers import Real
 import torch
 
 from ..errors import InputError
-from ..planning import Plan, direct_bytes
+from ..planning.costs import direct_bytes
+from ..planning.plan import Plan
 from ..projection import NotPositiveDefinite, factor
 from .base import Problem, Report, Solver, State, Uncertainty
-from .sweep import InFloat64, in_float64, whitened
+from .row_blocks import InFloat64, in_float64, whitened
 
 
 @dataclass

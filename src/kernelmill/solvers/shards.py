@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..distributed import Communicator, by_tiles, count, shard
+from ..distributed.team import Communicator, by_tiles, count, shard
 from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
 from ..preconditioner import diagonal
-from .setup import Setup
+from .eigenpro_setup import Setup
 
 
 @dataclass

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data import Source
+from ..errors import InputError
 from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
-from ..planning import Plan
+from ..planning.plan import Plan
 from .base import Problem, Setup
+from .eigenpro_sizes import keeping_pays
 
 
 @dataclass(frozen=True)
@@ -108,3 +110,27 @@ def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan)
         Phi = torch.linalg.solve_triangular(L, K.dense(K.points(batch.X), Z).T, upper=False).T
         seen += len(batch)
         yield root * Phi, root * batch.Y.to(L), seen
+
+
+def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
+    """Sizes of a solver that goes over all of K(X,Z) at every iteration and holds `factors` p×p float64 factors. `keep`: hold K(X,Z)
+    whole; None: where it fits."""
+    n, p, c, item = base.n, base.p, base.c, base.itemsize
+    # On a GPU a block costs a millisecond of launches: it should have some more to compute.
+    rows = min(n, max(16_384, min(131_072, 2**30 // p, base.budget // (16 * p * item))) if base.on_gpu else 4096)
+    held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c) + 4 * n * c * item
+    held += factors * 8 * 1024 * p * base.on_gpu  # the inverses of their diagonal blocks
+    batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
+    whole_block = n * ((p + 7) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
+    block = rows * p * item
+    fits = held + batch + whole_block <= base.budget
+    keep_all = bool(keep) if keep is not None else fits
+    plan = replace(base, keep_all=keep_all, sweep_rows=rows)
+    plan = replace(plan, keep_block=keep_all or (keeping_pays(plan) and held + batch + block <= base.budget))
+    bytes = held + batch + (whole_block if keep_all else block if plan.keep_block else 2 * plan.tile_bytes)
+    if held + batch > base.budget or (keep and not fits):
+        raise InputError(
+            f"solver={base.solver!r} needs {bytes / 2**30:.1f} GiB for {p} centers and {n} rows, {base.budget / 2**30:.1f} may be used; "
+            "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
+        )
+    return replace(plan, bytes=bytes)

@@ -10,9 +10,9 @@ from functools import partial
 
 import torch
 
-from .distributed import Communicator
-from .kernels import Kernel, Laplacian, Radial
-from .ops import KernelProduct
+from ..distributed.team import Communicator
+from ..kernels import Kernel, Laplacian, Radial
+from ..ops import KernelProduct
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..distributed import Communicator, count, gather, largest, shard
+from ..distributed.team import Communicator, count, gather, largest, shard
 from ..kernels import Kernel, Points
 from ..ops import SMALLEST_TILE, KernelProduct, frame
-from ..planning import Plan, keeps_factors, with_step
+from ..planning.plan import Plan
 from ..preconditioner import (
     ANCHORED_STEP,
     OVERSTEP,
@@ -26,6 +26,7 @@ from ..preconditioner import (
 from ..projection import Forgetful, NotPositiveDefinite, Pass, Projection, cholesky, log
 from . import base
 from .base import Problem, State
+from .eigenpro_sizes import keeps_factors, with_step
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Setup(base.Setup):
         return (
             self.plan.on_gpu and self.K.kernel.translation_invariant and self.K.dtype == torch.float32 and (self.plan.beta_mean or 0) > 0.05
         )
-
 
     def leaner(self) -> Setup:
         """First nothing is kept between two uses, then no factors, then tiles shrink."""

@@ -9,30 +9,31 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .kernels import Kernel, Radial, resolve
-from .projection import NotPositiveDefinite, factor
+from ..kernels import Kernel, Radial, resolve
+from ..projection import NotPositiveDefinite, factor
+from .descent import NARROWEST, RIDGES, WIDEST, Reach, minimise
+from .loo import Profile, loo_residuals
+from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 
 log = logging.getLogger("kernelmill")
 
-FIRST_ROWS, FINAL_ROWS = 500, 1000  # rows the gradient sees, for every candidate and for the best one: a step costs about r³
+
 SPREAD = 1.5  # how far, in logarithms, bandwidths may differ without much penalty: few rows must not invent irrelevant features
-CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a center
-SAMPLE_ROWS = 12_000  # rows on which they are compared when not
+
 MAX_CENTERS = 2000
+
 MANY_FEATURES = 64  # above this a bandwidth per feature is noise on so few rows: one for all
+
 LARGE = 4000  # rows on which the common factor of the bandwidths is chosen
+
 STEP, MOST_STEPS = -math.log(0.6), 7  # between two factors, and how many are tried
-ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
+
 CANDIDATES = ["laplacian", "matern", "gaussian"]
-RIDGES = (1e-10, 1e3)
-RARE, FEW = 0.1, 50  # the share of the sample that each class gets, and rows of a class too small to count for it
-NARROWEST, WIDEST = 0.01, 20.0  # median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer digits
 
 
 @dataclass(frozen=True)
@@ -42,80 +43,6 @@ class Choice:
     kernel: Kernel
     ridge: float
     error: float
-
-
-class Profile(torch.autograd.Function):
-    """A radial profile with its slope by a central difference: exact to about ten digits for any profile, smooth or not."""
-
-    @staticmethod
-    def forward(ctx, sq_dist: Tensor, kernel: Radial) -> Tensor:
-        step = 1e-5
-        up, down = kernel.profile(sq_dist * (1 + step)), kernel.profile(sq_dist * (1 - step))
-        ctx.save_for_backward(torch.where(sq_dist > 0, (up - down) / (2 * step * sq_dist.clamp(min=1e-300)), 0.0))
-        return kernel.profile(sq_dist.clone())
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        (slope,) = ctx.saved_tensors
-        return grad * slope, None
-
-
-def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
-    """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row. Leading axes are batches."""
-    size = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-    L = torch.linalg.cholesky(K + torch.diag_embed(ridge + 1e-10 * K.shape[-1] * size))
-    inverse = torch.cholesky_inverse(L)
-    return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
-
-
-def scale_of(X: Tensor) -> Tensor:
-    """A typical spread of each feature; 1 for a constant one, so that nothing is divided by zero."""
-    spread = X.std(0, correction=0)
-    tiny = 1e-12 * X.abs().amax(0).clamp(min=1e-300)
-    return torch.where(spread > tiny, spread, torch.ones_like(spread))
-
-
-def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on average.
-
-    A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of which one in a hundred is of it, five would
-    decide everything.
-    """
-    order = torch.randperm(n, generator=generator)
-    counts = torch.zeros(1) if codes is None else torch.bincount(codes.cpu()).double()
-    there = counts > 0
-    wanted = min(RARE, 0.5 / max(1, int(there.sum())))
-    if codes is None or not bool((counts[there] < wanted * n).any()):
-        rows = order[:SAMPLE_ROWS]
-        return rows, torch.ones(len(rows), dtype=torch.float64)
-    share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
-    share = share / share.sum()
-    enough = counts >= FEW  # of a class with fewer rows all are taken, and it does not decide how many of the others
-    most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
-    size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
-    take = torch.minimum(counts, (share * size).ceil())
-    sorted_codes, places = torch.sort(codes.cpu()[order], stable=True)
-    rank = torch.arange(n) - (counts.cumsum(0) - counts).long()[sorted_codes]
-    chosen = places[rank < take[sorted_codes]]
-    rows = order[chosen[torch.randperm(len(chosen), generator=generator)]]
-    weight = (counts / take.clamp(min=1))[codes.cpu()[rows]]
-    return rows, weight / weight.mean()
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate. `ratio` is p/n of the real run.
-
-    A Gaussian process also asks how many targets a row stands for: `weight` is the mean weight, by which w was divided, and `scatter` (c,)
-    what their mean lost of Σ w y², for a row of w = 1.
-    """
-
-    X: Tensor
-    Y: Tensor
-    w: Tensor
-    ratio: float
-    weight: float = 1.0
-    scatter: Tensor | None = None
 
 
 def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
@@ -205,83 +132,6 @@ def _lowest(places: list[float], errors: list[float]) -> float:
     return places[i] + (0.5 * step * (a - c) / bend if bend > 0 and math.isfinite(bend) else 0.0)
 
 
-def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: Tensor | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:
-    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the first rows of the sample.
-
-    Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS rows stand for all.
-    """
-    start = tune(kernel, ridge, sample)
-    given = kernel if not isinstance(kernel, str) else resolve(kernel) if kernel != "auto" else None
-    free = isinstance(start.kernel, Radial) and (given is None or (isinstance(given, Radial) and isinstance(given.bandwidth, str)))
-    if not free and ridge is not None:
-        return start
-    X, Y, w = sample.X[:ELBO_ROWS], sample.Y[:ELBO_ROWS], sample.w[:ELBO_ROWS]
-    Z = sample.X[: min(p, MAX_CENTERS // 2)] if Z is None else Z
-    found = copy.deepcopy(start.kernel)
-    log_ridge = X.new_tensor(math.log(max(start.ridge, 1e-6) if ridge is None else ridge))
-    parameters = [log_ridge.requires_grad_()] if ridge is None else []
-    base = torch.as_tensor(found.bandwidth, dtype=torch.float64, device=X.device) if free else None  # type: ignore[attr-defined]
-    theta, middle = X.new_zeros(() if base is None else base.shape), X.mean(0)
-    reach = None if base is None else Reach.of(X / base)
-    if free:
-        parameters.append(theta.requires_grad_())
-
-    def bandwidths() -> Tensor:
-        assert base is not None and reach is not None
-        return base * torch.exp(reach.bounded(theta))
-
-    def matrix(A: Tensor, B: Tensor) -> Tensor:
-        if base is None or not isinstance(found, Radial):
-            return found(A, B)
-        a, b = ((side - middle) / bandwidths() for side in (A, B))
-        squares = ((a * a).sum(1)[:, None] + (b * b).sum(1) - 2 * a @ b.T).clamp(min=0)
-        return Profile.apply(squares.fill_diagonal_(0) if A is B else squares, found)
-
-    diagonal = found.diagonal(found.points(found.embedding(X.mean(0), torch.float64)(X)))
-
-    def loss() -> Tensor:
-        lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise, sample.weight, sample.scatter) / len(X)
-
-    minimise(loss, parameters, None, steps=40)
-    if free and base is not None:
-        value = bandwidths().detach().cpu()
-        found.bandwidth = value.item() if value.ndim == 0 else value  # type: ignore[attr-defined]
-    best = min(RIDGES[1], max(RIDGES[0], log_ridge.detach().exp().item()))
-    return Choice(found, best if ridge is None else ridge, start.error)
-
-
-def elbo(
-    K_ZZ: Tensor,
-    K_XZ: Tensor,
-    diagonal: Tensor,
-    Y: Tensor,
-    w: Tensor,
-    lam: Tensor,
-    noise: Tensor | float | None = None,
-    weight: float = 1.0,
-    scatter: Tensor | None = None,
-) -> Tensor:
-    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ where the noise is given.
-
-    A row of weight k is k targets with one and the same noise, whether or not they are equal: their mean is Y, and what it lost of Σ w y²
-    is `scatter`. λ is `lam` · `weight`, w being divided by that weight.
-    """
-    p = K_XZ.shape[1]
-    L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
-    Phi = torch.linalg.solve_triangular(L, K_XZ.T, upper=False).T
-    root = w.sqrt()[:, None]
-    B = (root * Phi).T @ (root * Phi) / lam + torch.eye(p, dtype=Phi.dtype, device=Phi.device)
-    R = torch.linalg.cholesky(B)
-    right = torch.linalg.solve_triangular(R, (root * Phi).T @ (root * Y), upper=False) / lam
-    squares = (w[:, None] * Y * Y).sum(0) + (0.0 if scatter is None else w.sum() * scatter)
-    quadratic = squares / lam - (right * right).sum(0)  # yᵀ(Q + λ/w)⁻¹y of each output
-    count, true = w.sum() * weight, lam * weight
-    signal = quadratic / count if noise is None else torch.as_tensor(noise).to(quadratic) / true
-    trace = (w * (diagonal - (Phi * Phi).sum(1))).sum() / lam
-    return -0.5 * (count * (2 * math.pi * true * signal).log() + 2 * R.diagonal().log().sum() + quadratic / signal + trace).sum()
-
-
 def _scales(X: Tensor) -> list[Tensor | None]:
     """Where to start from: features as they are, when they are many and alike (pixels, embeddings), and each by its own spread."""
     spread = scale_of(X)
@@ -347,76 +197,6 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
         kernel.bandwidth = bandwidth[0].item() if same else bandwidth.clone()  # type: ignore[attr-defined]
     found = clamp(log_ridge.detach()).exp().item() if given is None else given
     return _Found(kernel, float(found), None if theta is None else theta.detach())
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far rows are from each other, and so how wide a kernel may be.
-
-    Far above all distances K ≈ 1 − (r/b)^γ: b then moves nothing that the ridge does not, but the digits of K are those of (r/b)^γ, and
-    few of them are left in float32. Far below, every row is alone. A feature of its own may be as wide as it likes: it is left out.
-    """
-
-    median: float  # distance between two rows
-    squares: Tensor  # (d,) what each feature adds to the squared distance of a typical pair
-
-    @classmethod
-    def of(cls, rows: Tensor) -> Reach:
-        distance = torch.pdist(rows[:500])
-        distance = distance[distance > 0]
-        median = distance.median().item() if len(distance) else 1.0
-        squares = rows.var(0, correction=0)
-        return cls(median, squares * (median**2 / squares.sum().clamp(min=1e-300)))
-
-    def bounded(self, theta: Tensor) -> Tensor:
-        """Logarithms of bandwidths, moved together to where the typical pair is within the bounds."""
-        distance = 0.5 * torch.log((self.squares * torch.exp(-2 * theta)).sum().clamp(min=1e-300))
-        return theta - (distance.clamp(-math.log(WIDEST), -math.log(NARROWEST)) - distance)
-
-
-def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
-    """A coarse scan of the common bandwidth where asked for, then L-BFGS. Never ends above the best point it has seen."""
-    best, least = [p.detach().clone() for p in parameters], math.inf
-
-    def note(value: float) -> None:
-        nonlocal best, least
-        if value < least:
-            best, least = [p.detach().clone() for p in parameters], value
-
-    def restore() -> None:
-        with torch.no_grad():
-            for p, value in zip(parameters, best, strict=True):
-                p.copy_(value)
-
-    if scan is not None:
-        start = scan.detach().clone()
-        with torch.no_grad():
-            for factor_ in (0.3, 1.0, 3.0, 10.0):
-                scan.copy_(start + math.log(factor_))
-                note(value_of(error))
-        restore()
-    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, history_size=10, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        try:
-            value = error()
-            value.backward()
-        except torch.linalg.LinAlgError:
-            return torch.tensor(1e10, dtype=torch.float64)
-        note(value.item())
-        return value
-
-    optimizer.step(closure)
-    restore()
-
-
-def value_of(error: Callable[[], Tensor]) -> float:
-    try:
-        value = error().item()
-    except torch.linalg.LinAlgError:
-        return math.inf
-    return value if math.isfinite(value) else math.inf
 
 
 def _compare(found: _Found, ridge: float | None, sample: Sample) -> Choice:

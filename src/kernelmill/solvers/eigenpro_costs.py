@@ -1,60 +1,15 @@
-"""Predicted seconds of a plan, from the machine's measured rates: one function per method, each term a line of its loop."""
+"""Predicted seconds of the EigenPro solvers: each term is a line of a loop."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from .distributed import TILE_ROWS, TILES
-from .planning import Plan, keeps_factors, pass_rows, period
-from .rates import Rates
-
-
-def factoring(p: float, rates: Rates) -> float:
-    """One Cholesky factor."""
-    return p * rates.column + p**3 / 3 / rates.factor
-
-
-def values(count: float, plan: Plan, rates: Rates) -> float:
-    """`count` kernel values, evaluated once."""
-    return values64(count, plan, rates) if plan.precision == "float64" != rates.precision else count / rates.block
-
-
-def values64(count: float, plan: Plan, rates: Rates) -> float:
-    """The same in float64 and held: twice the work on a CPU, and on a GPU plain torch instead of the fused kernels."""
-    if not plan.on_gpu:
-        return count / rates.block * (1 if rates.precision == "float64" else 2)
-    return count * (2 * plan.d / rates.products + 5 * 16 / rates.read)
-
-
-def always(plan: Plan) -> float:
-    """What every fit takes: checks, labels, centers, calibration."""
-    return 0.06 if plan.on_gpu else 0.02 + 1e-9 * plan.n * plan.d
-
-
-def direct(plan: Plan, rates: Rates) -> float:
-    n, p = plan.n, plan.p
-    if plan.every_row:
-        return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
-    work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
-    return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products
-
-
-def falkon(plan: Plan, rates: Rates) -> float:
-    n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-    # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
-    iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
-    setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
-    solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
-    # Twice each number, and on a GPU a rate that a single product reaches and a sweep does not (1.4, measured on an H200).
-    traffic = (2.8 if plan.on_gpu else 2) * n * p * item / rates.read * max(1.0, c / 10)
-    blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
-    once = values(n * p, plan, rates)
-    if plan.keep_all:
-        written = n * p * item / rates.read * (1 if plan.on_gpu else 12)  # touching fresh memory is what costs
-        return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
-    again = once + traffic if plan.keep_block else 2 * once
-    return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
+from ..distributed.team import TILE_ROWS, TILES
+from ..planning.costs import always, factoring, values, values64
+from ..planning.machine import Rates
+from ..planning.plan import Plan
+from .eigenpro_sizes import keeps_factors, pass_rows, period
 
 
 def eigenpro_setup(plan: Plan, rates: Rates) -> float:

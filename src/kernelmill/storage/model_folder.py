@@ -12,11 +12,8 @@ import json
 import math
 import os
 import re
-import secrets
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -26,15 +23,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from . import kernels, solvers
-from .data import Columns, Encoder
-from .distributed import Alone, Communicator, count, gather, shard
-from .errors import InputError, ModelFileError, writing
-from .kernels import Kernel
-from .model import UNCERTAINTY, KernelModel
-from .ops import PRECISIONS
-from .planning import Plan
-from .solvers import Uncertainty
+from .. import kernels
+from ..data import Encoder
+from ..distributed.team import Alone, Communicator, shard
+from ..errors import InputError, ModelFileError, writing
+from ..kernels import Kernel
+from ..model import UNCERTAINTY, KernelModel
+from ..ops import PRECISIONS
+from ..planning.plan import Plan
+from ..solvers import Uncertainty
+from .atomic import WRITING, keep_mode, new_file, write_file
+from .codec import _dropped, decode, encode
+from .tensors import write_tensors
 
 try:
     import fcntl
@@ -42,24 +42,22 @@ except ImportError:  # not a POSIX system: nothing then makes two savers wait fo
     fcntl = None  # type: ignore[assignment]
 
 FORMAT, VERSION = "kernelmill-model", 3
-PIECE = 64 << 20  # bytes of a tensor that are written at a time
-DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
-    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.uint16: "U16", torch.uint32: "U32",
-    torch.uint64: "U64",
-}  # fmt: skip
+
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
-WRITING = ".kernelmill-"  # begins the name of a file that is not whole yet
+
 WAITING, WAITING_NAME = "weights-{}.safetensors", re.compile(r"weights-[0-9a-f]{64}\.safetensors")
+
 REPLACED_SECONDS = 0.1  # that a folder may be gone while another one is put in its place
-WIDEST = 4096  # bytes of a text in an array whose type says how long they may be
+
 DEEPEST = 50  # lists and tables within each other in model.json
+
 FITTED: dict[str, Any] = {
     "n_iter_": int, "ridge_": float, "n_features_in_": int, "feature_names_in_": np.ndarray, "classes_": np.ndarray, "temperature_": float,
     "bias_": np.ndarray, "floor_": float,
     "n_outputs_": int, "y_ndim_": int, "rows_seen_": int, "_matrix": str | None, "_stands": int, "_weight_seen": float,
     "_target": str | None, "timings_": dict, "confusion_": np.ndarray | None,
 }  # fmt: skip  # types of what an estimator learned, by name
+
 NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
 
 
@@ -198,99 +196,6 @@ class Saver:
         os.replace(path, target)
         if self._lock >= 0:
             os.fsync(self._lock)
-
-
-def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator) -> str:
-    """A safetensors file by rank 0, and its checksum. Of `dealt` tensors, of `rows` rows in all, no rank ever gets more than a piece."""
-    header: dict[str, Any] = {}
-    place = 0
-    for name, tensor in sorted({**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):  # each where it is aligned
-        shape = [rows, *tensor.shape[1:]] if name in dealt else list(tensor.shape)
-        size = math.prod(shape) * tensor.dtype.itemsize
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [place, place + size]}
-        place += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    digest, failed = hashlib.sha256(), None
-
-    def pieces() -> Iterator[Any]:
-        yield len(text).to_bytes(8, "little") + text
-        for name in header:
-            if name in whole:
-                yield _bytes(whole[name])
-                continue
-            tensor, step = dealt[name], max(1, PIECE // (math.prod(dealt[name].shape[1:]) * dealt[name].dtype.itemsize))
-            for start in range(0, rows, step):
-                stop = min(start + step, rows)
-                yield _bytes(gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop))
-
-    if comm.rank > 0:
-        for _ in pieces():
-            pass
-        return comm.same(lambda: "")
-    sent = pieces()
-    try:
-        with open(path, "wb") as file:
-            for piece in sent:
-                digest.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:  # the others are still sending: it is said when they are done
-        failed = error
-        for _ in sent:
-            pass
-
-    def done() -> str:
-        if failed is not None:
-            raise failed
-        return digest.hexdigest()
-
-    return comm.same(done)
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The numbers as they lie in memory."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
-
-
-@contextmanager
-def aside(path: str | os.PathLike) -> Iterator[Path]:
-    """A name beside a file: what is written there takes its place when it is whole. A device or a pipe is written to as it is, a link stays
-    one, and a file keeps its mode."""
-    target = Path(os.path.realpath(path))
-    with writing(path):
-        if target.exists() and not target.is_file():
-            yield target
-            return
-        beside = new_file(target)
-        try:
-            yield beside
-            keep_mode(beside, target)
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
-
-
-def new_file(target: Path) -> Path:
-    """An empty file beside this one, of a name that nobody has, and no more open to others than it is."""
-    mode = stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR if target.exists() else 0o666
-    path = target.with_name(f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}")  # a name as long as the target's may be too long
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-    return path
-
-
-def keep_mode(path: Path, target: Path) -> None:
-    """Give a file the mode of the one that it is to replace."""
-    if target.exists():
-        os.chmod(path, stat.S_IMODE(target.stat().st_mode))
-
-
-def write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def load_model(
@@ -475,111 +380,3 @@ def _is_of(value: Any, kind: Any) -> bool:
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, tuple(kinds)) or (float in kinds and isinstance(value, int))
-
-
-def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    """Plain JSON for `value`; arrays go to `tensors` under `key` and leave a reference."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        return float(value)
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return {"$item": encode(np.asarray(value)[None], key, tensors)}
-    if isinstance(value, Tensor):
-        return _stored(value, key, tensors)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufmMUO":
-        return _encode_array(value, key, tensors)
-    if isinstance(value, dict) and not all(isinstance(name, str) and not name.startswith("$") for name in value):
-        # Labels as keys: JSON would make them strings, and a "$" would make them ours.
-        return {"$pairs": [[encode(name, key, tensors), encode(item, f"{key}.{name}", tensors)] for name, item in value.items()]}
-    if isinstance(value, dict):
-        return {name: encode(item, f"{key}.{name}", tensors) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encode(item, f"{key}.{i}", tensors) for i, item in enumerate(value)]
-    if isinstance(value, Kernel) and type(value) not in kernels.NAMED.values():  # a function or class of the user's own
-        return {"$kernel": "custom"}
-    if isinstance(value, Kernel):
-        return {"$kernel": value.name, "settings": encode(value.get_params(), key, tensors)}
-    if isinstance(value, Columns):
-        return {"$columns": encode(value.get_params(), key, tensors)}
-    if isinstance(value, Plan):
-        return {"$plan": value.to_dict()}
-    if type(value) in solvers.NAMED.values():
-        return {"$solver": value.name, "settings": encode(value.get_params(), key, tensors)}
-    return {"$dropped": type(value).__name__}  # a function or object of the user's own: never stored, never run on loading
-
-
-def _encode_array(value: np.ndarray, key: str, tensors: dict[str, Tensor]) -> Any:
-    """Numbers as a tensor, texts and objects as a list; `$typed` says the type of what torch has no type for."""
-    kind = value.dtype.kind
-    if kind in "UO":
-        if value.ndim == 0:
-            return encode(value[()], key, tensors)
-        items = [encode(item, f"{key}.{i}", tensors) for i, item in enumerate(value.tolist())]
-        text = value.dtype.str if value.dtype.itemsize <= WIDEST else "str"  # "str": as long as they are
-        return {"$array": items, "dtype": "object" if kind == "O" else text}
-    plain = value.astype(value.dtype.newbyteorder("="))
-    if kind in "mM":
-        plain = plain.view(np.int64)
-    elif kind == "f" and value.dtype.itemsize > 8:  # digits that read back as the same number
-        plain = np.array([np.format_float_scientific(item) for item in value.ravel()], dtype=str).reshape(value.shape)
-    stored = encode(plain, key, tensors) if plain.dtype.kind == "U" else _stored(plain, key, tensors)
-    return stored if plain.dtype == value.dtype else {"$typed": stored, "dtype": value.dtype.str}
-
-
-def _stored(value: np.ndarray | Tensor, key: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    while key in tensors:  # names with dots in them may meet
-        key += "'"
-    tensors[key] = torch.as_tensor(value).detach().cpu().contiguous().clone()
-    return {"$tensor": key, "numpy": isinstance(value, np.ndarray)}
-
-
-def _dropped(stored: Any) -> str | None:
-    """The type of an object that was left out of what `encode` made, if one was."""
-    if isinstance(stored, dict) and "$dropped" in stored:
-        return stored["$dropped"]
-    parts = stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
-    return next((kind for part in parts if (kind := _dropped(part))), None)
-
-
-def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$tensor" in value:
-        tensor = tensors[value["$tensor"]]
-        return tensor.numpy() if value.get("numpy") else tensor
-    if "$pairs" in value:
-        return {decode(name, tensors): decode(item, tensors) for name, item in value["$pairs"]}
-    if "$array" in value:
-        kind = value.get("dtype")
-        return np.array(decode(value["$array"], tensors), dtype=None if kind == "str" else _dtype(kind, "UO"))
-    if "$typed" in value:
-        return decode(value["$typed"], tensors).astype(_dtype(value["dtype"], "biufmM"))
-    if "$item" in value:
-        return decode(value["$item"], tensors)[0]
-    if "$kernel" in value:
-        if value["$kernel"] not in kernels.NAMED:
-            return None
-        return kernels.NAMED[value["$kernel"]](**decode(value["settings"], tensors))
-    if "$columns" in value:
-        return Columns(**decode(value["$columns"], tensors))
-    if "$plan" in value:
-        return Plan.from_dict(value["$plan"])
-    if "$solver" in value:
-        return solvers.NAMED[value["$solver"]](**decode(value["settings"], tensors))
-    if "$dropped" in value:
-        return None
-    return {name: decode(item, tensors) for name, item in value.items()}
-
-
-def _dtype(name: Any, kinds: str) -> np.dtype:
-    made = np.dtype(name) if isinstance(name, str) else None
-    if made is None or made.kind not in kinds or made.itemsize > WIDEST:
-        raise ValueError(f"{name!r} is no type of an array here")
-    return made

@@ -19,7 +19,6 @@ import signal
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -32,27 +31,32 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from .checkpoint import decode, encode, write_file
-from .data.prints import warn_of_copy
-from .distributed import Alone, Communicator
-from .errors import CheckpointError, InputError, KernelmillError, warn
-from .solvers import NAMED, Ended, Event, State
+from ..data.prints import warn_of_copy
+from ..distributed.team import Alone, Communicator
+from ..errors import CheckpointError, InputError, KernelmillError, warn
+from ..solvers import NAMED, Ended, Event, State
+from .atomic import write_file
+from .codec import decode, encode
+from .identity import OLD, shorten
+
+log = logging.getLogger("kernelmill")
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system: nothing then keeps two runs out of one folder
     fcntl = None  # type: ignore[assignment]
 
-log = logging.getLogger("kernelmill")
-
 FORMAT, VERSION = "kernelmill-run", 3  # version 1 had nothing dealt out; in version 2 the states of all solvers had the same names
+
 UNITS = {"s": 1, "m": 60, "h": 3600}
+
 WRITING = ".writing-"
+
 PART = "part-{:05d}-of-{:05d}"
+
 STATE = re.compile(r"checkpoint-\d{6}")
+
 CHOICES = ("choices-1", "choices-2")
-OLD = ("targets of checksum", "weights of checksum", "rows of checksum")  # all that runs had before they had fingerprints of all data
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def seconds_of(every: Any) -> float:
@@ -159,8 +163,8 @@ class Run:
         if changed:
             name = changed[0]
             raise CheckpointError(
-                f"checkpoint={str(self.folder)!r} is of a run with {name} = {_short(before.get(name))}, this one has "
-                f"{_short(identity[name])}; give the same data and settings, or choose another folder."
+                f"checkpoint={str(self.folder)!r} is of a run with {name} = {shorten(before.get(name))}, this one has "
+                f"{shorten(identity[name])}; give the same data and settings, or choose another folder."
             )
 
         self._check_data()
@@ -308,33 +312,6 @@ class Run:
                 os.kill(os.getpid(), signal.SIGTERM)  # as it was meant, now that nothing is lost
 
 
-class Ends:
-    """SIGTERM and Ctrl-C where several ranks train: they wait for the moment in which all can stop together. A second one does not."""
-
-    def __init__(self, comm: Communicator):
-        self.wanted, self._terminated, self._ranks = False, False, comm.size
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        if self._ranks == 1 or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def end(number: int, frame: Any) -> None:
-            if self.wanted:
-                raise KeyboardInterrupt
-            self.wanted, self._terminated = True, number == signal.SIGTERM
-
-        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-            if self._terminated:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-
 def plain_of(path: Path) -> dict[str, Any]:
     """A checkpoint without its tensors, as it is written."""
     return _checked(lambda: _plain(_parts(path)[0]), path)
@@ -418,11 +395,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
 def contents(folder: Any) -> tuple[list[Path], list[Path]]:
     """What is in a run's folder: of the run, and of others."""
     found = sorted(folder_of(folder).iterdir()) if folder_of(folder).is_dir() else []
@@ -447,21 +419,3 @@ def peek(folder: Any) -> dict[str, Any]:
             continue
         return {name: choices[name] for name in ("random_state", "window_rows", "expected") if name in choices}
     return {}
-
-
-def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
-    """What must be the same for a run to go on: settings as they are written, and checksums of the targets and of some rows."""
-    found = {name: named(value) for name, value in values.items()}
-    return found | dict(zip(OLD, (_sum(y), _sum(w), _sum(X)), strict=True))
-
-
-def named(value: Any) -> str:
-    """A setting, the same text in every process."""
-    array = getattr(value, "shape", None) and hasattr(value, "__array__")
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else ADDRESS.sub("", repr(value))
-
-
-def _sum(values: Tensor) -> str:
-    return f"{zlib.crc32(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()):08x}"

@@ -17,9 +17,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .data import Source
-from .kernels import Radial
-from .tuning import RIDGES, SPREAD, Profile, Reach, loo_residuals, minimise, value_of
+from ..data import Source
+from ..kernels import Radial
+from .descent import RIDGES, Reach, minimise, value_of
+from .loo import Profile, loo_residuals
+from .search import SPREAD
 
 log = logging.getLogger("kernelmill")
 

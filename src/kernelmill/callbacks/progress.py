@@ -1,0 +1,62 @@
+"""A live bar on the terminal, and the line before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..planning.plan import Plan
+from ..solvers import Event
+from ..words import aside
+
+
+class ProgressBar:
+    """A live bar on the terminal: epoch, rows per second, loss, time left."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "start":
+            self._bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[rate]} rows/s  loss {task.fields[loss]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(file=aside()),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-")
+        if self._bar is None:
+            return
+        rate = f"{event.rows / event.seconds:,.0f}" if event.seconds > 0 and event.rows else "-"
+        fields: dict[str, Any] = {"epoch": event.epoch + (event.kind == "projection"), "rate": rate}
+        if event.loss is not None:
+            fields["loss"] = f"{event.loss:.4g}"
+        self._bar.update(self._task, completed=event.rows, **fields)
+        if event.note:
+            self._bar.console.print(event.note)
+        if event.kind == "end":
+            self._bar.stop()
+            self._bar = None
+
+
+def announce(plan: Plan) -> None:
+    """Say on the terminal what is about to happen."""
+    Console(file=aside()).print(plan_line(plan), highlight=False, soft_wrap=True)
+
+
+def plan_line(plan: Plan) -> str:
+    """One line that says what is about to happen."""
+    parts = [f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs, {plan.precision} on {plan.device}"]
+    if plan.s is not None:
+        parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
+    elif plan.epochs > 1:
+        parts.append(f"up to {plan.epochs} iterations{', K(X,Z) kept' if plan.keep_all else ''}")
+    time = "" if plan.seconds is None else f" and {plan.seconds:.2g} s to solve"
+    parts.append(f"about {plan.bytes / 2**30:.2g} GiB{time}")
+    return "; ".join(parts)

@@ -1,0 +1,1 @@
+"""Ranks: who has which rows, and sums over all of them."""

@@ -1,0 +1,31 @@
+"""The device a run uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..distributed.environment import local_rank, local_size
+from ..errors import InputError
+from .arguments import is_auto
+
+
+def device_of(device: Any, X: Tensor | None = None) -> str:
+    """The device that was asked for; for "auto" where the rows are, or a GPU if there is one."""
+    if is_auto(device) and X is not None and X.is_cuda:
+        return str(X.device)
+    if is_auto(device):
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if (
+        device == "cuda" and local_size() > 1 and torch.cuda.is_available()
+    ):  # every rank of a machine has a GPU of its own, if there are enough
+        return f"cuda:{local_rank() % torch.cuda.device_count()}"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device={device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={device!r} was given, but torch sees no CUDA GPU here; use device='auto' or 'cpu'.")
+    return str(found)

@@ -1,0 +1,121 @@
+"""The plan: every size a run uses, decided once, as plain data.
+
+A stored plan is never redone: equal seed and plan give equal weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from ..errors import InputError
+from ..preconditioner import FRESH_ROWS
+from .machine import Network, Rates
+from .memory import TILE_BYTES
+
+STACK_BYTES, GPU_STACK_BYTES = 16 << 20, 256 << 20  # matrices of the projection pass that are factored together
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes, step and predictions of one run. None means: not used by this solver, or not decided yet."""
+
+    solver: str
+    n: int
+    d: int
+    c: int
+    p: int
+    precision: str = "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
+    fine: str | None = None  # the same for solvers that go all the way to their fixed point, where it differs: float64 for regressions
+    regression: bool = False  # targets are numbers, not classes
+    device: str = "cpu"
+    x_bytes: int = 8  # bytes of one feature as the user gave it: centers are also kept so
+    seed: int = 0
+    epochs: int = 1  # passes over the data, or iterations; 0: not asked for, the solver decides
+    ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
+    weight: float = 1.0  # that mean
+    scatter: list[float] | None = None  # Σ w (y − ȳ)² of each output within rows of the same X that were merged into one; None: of none
+    every_row: bool = False  # Z is X, row for row
+    tile_bytes: int = TILE_BYTES
+    budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y; of each rank
+    ranks: int = 1  # processes that share the centers. No other size follows from it, but for the budget: any number gives the same weights
+    bytes: int = 0  # predicted peak, of each rank
+    seconds: float | None = None  # predicted, where `rates` are known
+    rates: Rates | None = None  # of this machine, as they were measured
+    settings: dict[str, Any] | None = None  # of the solver, as it was given
+    keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
+    sweep_rows: int = 4096  # rows of K(X,Z) at a time
+    # EigenPro, phase one
+    s: int | None = None
+    q: int | None = None
+    projection: str | None = None
+    recipe: str = "measured"  # or "paper": the printed step, subsample of X, no decay
+    control_variate: bool = False
+    keep_block: bool = True
+    fresh: int = FRESH_ROWS  # rows on which the step is measured
+    # EigenPro, phase two
+    m: int | None = None
+    T: int | None = None
+    eta: float | None = None
+    beta: float | None = None
+    beta_mean: float | None = None
+    lambda_top: float | None = None
+    tau: float | None = None
+    m_Z: int | None = None
+    eta_Z: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        known = {field.name for field in fields(cls)}
+        if "dtype" in values:  # plans of before there were more precisions than two
+            values = {"precision": values["dtype"], **values}
+        if isinstance(values.get("rates"), dict):
+            rates = values["rates"]
+            network = Network(**rates["network"]) if rates.get("network") else None
+            values = {**values, "rates": Rates(**{**rates, "network": network})}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def own(self) -> int:
+        """Centers of one rank."""
+        return -(-self.p // self.ranks)
+
+    @property
+    def stack_bytes(self) -> int:
+        return GPU_STACK_BYTES if self.on_gpu else STACK_BYTES
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of weights, kernel values and sums."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    @property
+    def itemsize(self) -> int:
+        return self.torch_dtype.itemsize
+
+    @property
+    def feature_bytes(self) -> int:
+        return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
+
+
+def default_epochs(n: int) -> int:
+    """Passes over the data when nobody said: most of the way to the direct solution, on large data in fewer."""
+    return 5 if n < 1_000_000 else 2
+
+
+def every_row_needed(base: Plan) -> None:
+    """Raise unless Z = X."""
+    if not base.every_row:
+        raise InputError(
+            f"solver={base.solver!r} makes every row a center, {base.p} centers for {base.n} rows were given; leave out n_centers, "
+            "centers and warm_start, or use 'eigenpro4'."
+        )

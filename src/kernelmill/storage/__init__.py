@@ -1,0 +1,1 @@
+"""Folders: models and runs, written whole or not at all, read without running code."""

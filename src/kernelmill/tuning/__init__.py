@@ -1,0 +1,1 @@
+"""Kernel, bandwidths and ridge, chosen on a sample of the rows."""

@@ -1,0 +1,84 @@
+"""Descends an error in logarithms of bandwidths and ridge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+RIDGES = (1e-10, 1e3)
+
+NARROWEST, WIDEST = 0.01, 20.0  # median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer digits
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far rows are from each other, and so how wide a kernel may be.
+
+    Far above all distances K ≈ 1 − (r/b)^γ: b then moves nothing that the ridge does not, but the digits of K are those of (r/b)^γ, and
+    few of them are left in float32. Far below, every row is alone. A feature of its own may be as wide as it likes: it is left out.
+    """
+
+    median: float  # distance between two rows
+    squares: Tensor  # (d,) what each feature adds to the squared distance of a typical pair
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Reach:
+        distance = torch.pdist(rows[:500])
+        distance = distance[distance > 0]
+        median = distance.median().item() if len(distance) else 1.0
+        squares = rows.var(0, correction=0)
+        return cls(median, squares * (median**2 / squares.sum().clamp(min=1e-300)))
+
+    def bounded(self, theta: Tensor) -> Tensor:
+        """Logarithms of bandwidths, moved together to where the typical pair is within the bounds."""
+        distance = 0.5 * torch.log((self.squares * torch.exp(-2 * theta)).sum().clamp(min=1e-300))
+        return theta - (distance.clamp(-math.log(WIDEST), -math.log(NARROWEST)) - distance)
+
+
+def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
+    """A coarse scan of the common bandwidth where asked for, then L-BFGS. Never ends above the best point it has seen."""
+    best, least = [p.detach().clone() for p in parameters], math.inf
+
+    def note(value: float) -> None:
+        nonlocal best, least
+        if value < least:
+            best, least = [p.detach().clone() for p in parameters], value
+
+    def restore() -> None:
+        with torch.no_grad():
+            for p, value in zip(parameters, best, strict=True):
+                p.copy_(value)
+
+    if scan is not None:
+        start = scan.detach().clone()
+        with torch.no_grad():
+            for factor_ in (0.3, 1.0, 3.0, 10.0):
+                scan.copy_(start + math.log(factor_))
+                note(value_of(error))
+        restore()
+    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, history_size=10, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        try:
+            value = error()
+            value.backward()
+        except torch.linalg.LinAlgError:
+            return torch.tensor(1e10, dtype=torch.float64)
+        note(value.item())
+        return value
+
+    optimizer.step(closure)
+    restore()
+
+
+def value_of(error: Callable[[], Tensor]) -> float:
+    try:
+        value = error().item()
+    except torch.linalg.LinAlgError:
+        return math.inf
+    return value if math.isfinite(value) else math.inf

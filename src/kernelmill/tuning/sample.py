@@ -1,0 +1,65 @@
+"""The rows that a kernel is chosen on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FIRST_ROWS, FINAL_ROWS = 500, 1000  # rows the gradient sees, for every candidate and for the best one: a step costs about r³
+CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a center
+
+SAMPLE_ROWS = 12_000  # rows on which they are compared when not
+
+RARE, FEW = 0.1, 50  # the share of the sample that each class gets, and rows of a class too small to count for it
+
+
+def scale_of(X: Tensor) -> Tensor:
+    """A typical spread of each feature; 1 for a constant one, so that nothing is divided by zero."""
+    spread = X.std(0, correction=0)
+    tiny = 1e-12 * X.abs().amax(0).clamp(min=1e-300)
+    return torch.where(spread > tiny, spread, torch.ones_like(spread))
+
+
+def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on average.
+
+    A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of which one in a hundred is of it, five would
+    decide everything.
+    """
+    order = torch.randperm(n, generator=generator)
+    counts = torch.zeros(1) if codes is None else torch.bincount(codes.cpu()).double()
+    there = counts > 0
+    wanted = min(RARE, 0.5 / max(1, int(there.sum())))
+    if codes is None or not bool((counts[there] < wanted * n).any()):
+        rows = order[:SAMPLE_ROWS]
+        return rows, torch.ones(len(rows), dtype=torch.float64)
+    share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
+    share = share / share.sum()
+    enough = counts >= FEW  # of a class with fewer rows all are taken, and it does not decide how many of the others
+    most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
+    size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
+    take = torch.minimum(counts, (share * size).ceil())
+    sorted_codes, places = torch.sort(codes.cpu()[order], stable=True)
+    rank = torch.arange(n) - (counts.cumsum(0) - counts).long()[sorted_codes]
+    chosen = places[rank < take[sorted_codes]]
+    rows = order[chosen[torch.randperm(len(chosen), generator=generator)]]
+    weight = (counts / take.clamp(min=1))[codes.cpu()[rows]]
+    return rows, weight / weight.mean()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate. `ratio` is p/n of the real run.
+
+    A Gaussian process also asks how many targets a row stands for: `weight` is the mean weight, by which w was divided, and `scatter` (c,)
+    what their mean lost of Σ w y², for a row of w = 1.
+    """
+
+    X: Tensor
+    Y: Tensor
+    w: Tensor
+    ratio: float
+    weight: float = 1.0
+    scatter: Tensor | None = None
