@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelmill import KernelClassifier, KernelRegressor
-from kernelmill.estimators.scores import evaluated
+from kernelmill.estimators.evaluation import evaluated
 
 from .tasks import data_folder, table
 

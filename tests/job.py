@@ -68,7 +68,7 @@ def estimators(folder: Path) -> None:
     """A fit with rows held out and early stopping, a classification from a streamed file, one that is not shared out, a warm start."""
     X, y = data()
     model = KernelRegressor(**SETTINGS, validation_fraction=0.1, early_stopping=True, ridge=0.1).fit(X, y)
-    rank, size = model._comm.rank, model._comm.size
+    rank, size = model.model_.comm.rank, model.model_.comm.size
     assert size == 1 or len(model.model_.alpha) == len(range(rank, 151, size))
     found = {"regression": whole(model), "score": model.score(X, y), "scores": [row.get("validation_score") for row in model.history_]}
     model.save(folder / f"model-{size}")
@@ -122,9 +122,9 @@ def run(folder: Path) -> None:
         threading.Thread(target=end, daemon=True).start()
     model = KernelRegressor(**SETTINGS, ridge=0.1, checkpoint=folder / "run", checkpoint_every=0, resume=True, callbacks=note).fit(X, y)
     alpha = whole(model)
-    if model._comm.rank == 0:
+    if model.model_.comm.rank == 0:
         torch.save(alpha, folder / "alpha.pt")
-        (folder / "done.json").write_text(json.dumps({"ranks": model._comm.size, "stopped": model._interrupted}))
+        (folder / "done.json").write_text(json.dumps({"ranks": model.model_.comm.size, "stopped": model._interrupted}))
 
 
 def gpu(folder: Path) -> None:

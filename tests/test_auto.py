@@ -12,7 +12,6 @@ from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kern
 from kernelmill.data import ArraySource
 from kernelmill.planning.machine import Rates, measure
 from kernelmill.projection import factor
-from kernelmill.solvers.falkon import falkon
 from kernelmill.tuning import local as neighbourhoods
 from kernelmill.tuning import loo, search
 from kernelmill.tuning.sample import Sample
@@ -68,10 +67,10 @@ def test_centers_follow_from_the_time_they_take():
 def test_costs_grow_as_the_work_does():
     plan = solvers.Falkon(keep=True).plan(base(100_000, 2_000, budget=64 << 30))
     twice = solvers.Falkon(keep=True).plan(base(200_000, 2_000, budget=64 << 30))
-    assert 1.9 < falkon(twice, CPU) / falkon(plan, CPU) < 2.6
+    assert 1.9 < solvers.Falkon().seconds(twice, CPU) / solvers.Falkon().seconds(plan, CPU) < 2.6
     slower = dataclasses.replace(CPU, block=CPU.block / 10)
     recomputing = solvers.Falkon(keep=False).plan(base(100_000, 2_000))
-    assert falkon(recomputing, slower) > 5 * falkon(recomputing, CPU)
+    assert solvers.Falkon().seconds(recomputing, slower) > 5 * solvers.Falkon().seconds(recomputing, CPU)
 
 
 @pytest.mark.parametrize("n, p, s", [(500_000, 65_536, 4000), (1_000_000, 65_536, 8000), (500_000, 131_072, 8000), (10**6, 20_000, 4000)])

@@ -277,10 +277,10 @@ def test_a_run_that_was_stopped_after_its_last_epoch_is_saved(files, monkeypatch
     X = g.normal(size=(3000, 3)).astype(np.float32)
     np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
     script = (
-        "import sys; from kernelmill.estimators import watch; call = watch.Watch.__call__\n"
+        "import sys; from kernelmill.callbacks.listeners import Listeners; call = Listeners.__call__\n"
         "def late(self, event):\n    out = call(self, event)\n"
         "    if event.kind == 'epoch' and event.epoch == 3: raise KeyboardInterrupt\n    return out\n"
-        "watch.Watch.__call__ = late\nfrom kernelmill.cli import main; main()"
+        "Listeners.__call__ = late\nfrom kernelmill.cli import main; main()"
     )
     words = [*LONG, "--epochs", "3", "--out", "m", "--n-centers", "200", "--checkpoint-every", "0s"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)

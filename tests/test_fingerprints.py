@@ -95,7 +95,7 @@ def test_a_run_goes_on_with_the_same_rows_and_a_generator_keeps_what_it_drew(tmp
 
 def test_held_out_rows_count_too(tmp_path):
     rows, targets = X[:2000], y[:2000]
-    out = model(validation_fraction=0.1)._hold_out(2000, 0.0)
+    out = model(validation_fraction=0.1)._hold_out(2000, 0.0, None)
     settings = dict(validation_fraction=0.1, early_stopping=True)
     model(tmp_path, callbacks=stop_after_an_epoch, **settings).fit(rows, targets)
     with pytest.raises(CheckpointError, match="the rows held out changed"):

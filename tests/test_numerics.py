@@ -368,7 +368,7 @@ def test_noise_over_signal_is_the_ridge_whatever_the_weights(rng, weight):
 
 def test_the_bound_counts_merged_targets_one_by_one(rng):
     """Its value for merged rows is that for the rows as they were."""
-    from kernelmill.tuning.elbo.elbo import elbo
+    from kernelmill.tuning.elbo import elbo
 
     X, Z = torch.as_tensor(rng.normal(size=(20, 2))), torch.as_tensor(rng.normal(size=(8, 2)))
     Y, lam, kernel = torch.as_tensor(rng.normal(size=(20, 3, 1))), torch.tensor(0.3, dtype=torch.float64), Gaussian(1.0)

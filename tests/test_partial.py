@@ -229,8 +229,8 @@ def test_chunks_end_near_all_rows_at_once(solver, gap):
 
 
 def test_with_many_centers_some_of_them_stand_in(monkeypatch):
-    monkeypatch.setattr("kernelmill.estimators.partial.MANY", 50)
-    monkeypatch.setattr("kernelmill.estimators.equations.EXACT", 100)
+    monkeypatch.setattr("kernelmill.learning.streaming.MANY", 50)
+    monkeypatch.setattr("kernelmill.learning.streaming.EXACT", 100)
     rows = g.normal(size=(4000, 3)).astype(np.float32)
     target = np.sin(rows[:, 0])
     model = KernelRegressor(kernel=Laplacian(2.0), n_centers=500, random_state=0).partial_fit(rows[:2000], target[:2000])

@@ -12,8 +12,9 @@ import torch
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.calibration import calibrate
-from kernelmill.estimators import check, training
-from kernelmill.estimators.rows import stratified, units_of
+from kernelmill.estimators.validation import stratified
+from kernelmill.learning import check, choose, flow
+from kernelmill.learning.rows import units_of
 from kernelmill.solvers import EigenPro4, Falkon
 from kernelmill.tuning import descent, sample
 
@@ -335,13 +336,13 @@ def test_a_model_much_worse_than_promised_is_warned_about(monkeypatch):
 def eigenpro4_fails(monkeypatch):
     """ "auto" begins with EigenPro 4, whose weights are spoiled."""
     spoil(monkeypatch, EigenPro4)
-    choose = training._solver
+    fastest = choose._fastest
 
-    def first_eigenpro4(estimator, base, *rest):
-        chosen = EigenPro4(), training.replace(base, p=200, every_row=False)
-        return chosen if estimator.solver == "auto" else choose(estimator, base, *rest)
+    def first_eigenpro4(request, sizes, *rest):
+        chosen = EigenPro4(), choose.replace(sizes, p=200, every_row=False)
+        return chosen if request.solver is None else fastest(request, sizes, *rest)
 
-    monkeypatch.setattr(training, "_solver", first_eigenpro4)
+    monkeypatch.setattr(choose, "_fastest", first_eigenpro4)
 
 
 def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(eigenpro4_fails, caplog):
@@ -369,7 +370,7 @@ def test_a_model_is_checked_on_held_out_rows_from_everywhere():
     noise = np.linspace(1.5, 0.05, len(X)) * np.random.default_rng(1).normal(size=len(X))
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "check", lambda *args: found.append(check.check(*args)) or found[-1])
+        patch.setattr(flow, "check", lambda *args: found.append(check.check(*args)) or found[-1])
         KernelRegressor(n_centers=100, random_state=0, validation_fraction=0.4).fit(X, y + noise)
     assert len(found) == 1 and abs(found[0].found / found[0].expected - 1) < 0.2
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import kernelmill
-from job import SETTINGS, data, estimators, weights_of_solvers
-from kernelmill import InputError, KernelClassifier, KernelRegressor
+from job import data, estimators, weights_of_solvers
+from kernelmill import InputError, KernelRegressor, load
 from kernelmill.data import ArraySource
 from kernelmill.distributed.team import Alone, by_tiles, largest
 from kernelmill.distributed.threads import run_threads
@@ -227,71 +227,7 @@ def test_all_stop_together_when_one_is_asked_to(tmp_path, undisturbed):
     assert relative(torch.load(tmp_path / "alpha.pt"), want) < 1e-10
 
 
-# ---- started by the library itself -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_fit_starts_its_own_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    X, y = data()
-    seen = []
-    one = KernelRegressor(**SETTINGS).fit(X, y)
-    two = KernelRegressor(**SETTINGS, ranks=2, callbacks=lambda event: seen.append(event.kind)).fit(X, y)
-    assert relative(two.model_.alpha, one.model_.alpha) < 1e-10 and two.plan_.ranks == 2
-    assert seen[0] == "start" and seen[-1] == "end" and seen.count("epoch") == 3
-    assert two.get_params()["ranks"] == 2 and two.predict(X[:5]) == pytest.approx(one.predict(X[:5]))
-    with pytest.raises(InputError, match="epochs=-1 was given"):
-        KernelRegressor(ranks=2, epochs=-1).fit(X, y)
-    labels = np.where(y > 0, "up", "down")
-    stopped = KernelClassifier(**SETTINGS, ranks=2, callbacks=lambda event: event.kind == "epoch").fit(X, labels)
-    assert stopped.n_iter_ == 1 and stopped.score(X, labels) > 0.7 and set(stopped.classes_) == {"up", "down"}
-
-
-@pytest.mark.slow
-def test_interrupted_processes_keep_what_they_have(tmp_path):
-    """Ctrl-C reaches the whole group of processes, as from a terminal."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from job import SETTINGS, data\n"
-        "from kernelmill import KernelRegressor\n"
-        "from pathlib import Path\n"
-        "if __name__ == '__main__':\n"
-        "    note = lambda event: Path('begun').touch() if event.kind == 'projection' else None\n"
-        "    model = KernelRegressor(**{**SETTINGS, 'epochs': 500}, ranks=2, callbacks=note).fit(*data())\n"
-        "    assert model._interrupted and model.model_.alpha.norm() > 0\n"
-        "    Path('kept').touch()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, script, str(Path(JOB).parent)],
-        env=environment(),
-        cwd=tmp_path,
-        start_new_session=True,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not (tmp_path / "begun").exists() and process.poll() is None:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    text = process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and (tmp_path / "kept").exists(), text
-
-
-@pytest.mark.slow
-def test_a_script_that_cannot_be_started_again_is_fitted_where_it_is(tmp_path):
-    """Without `if __name__ == "__main__":` new processes would run the script from its beginning."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from job import SETTINGS, data\n"
-        "from kernelmill import KernelRegressor\n"
-        "from kernelmill.estimators import workers\n"
-        "workers.workers = lambda *given: 2\n"
-        "print(KernelRegressor(**SETTINGS).fit(*data()).plan_.ranks)\n"
-    )
-    made = subprocess.run([sys.executable, script, str(Path(JOB).parent)], env=environment(), capture_output=True, text=True, timeout=120)
-    assert made.returncode == 0 and made.stdout == "1\n", made.stderr
-    assert "goes on in one process" in made.stderr and "__name__" in made.stderr
+# ---- the command line -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -311,12 +247,16 @@ def test_the_command_line_as_a_job(tmp_path):
     together = said(*command, "evaluate", "d-model", "d.csv", "--json")
     alone = said(sys.executable, "-m", "kernelmill", "evaluate", "d-model", "d.csv", "--json")
     assert together["metrics"] == pytest.approx(alone["metrics"], rel=1e-5) and alone["metrics"]["r2"] > 0.6
+    assert said(sys.executable, "-m", "kernelmill", "train", "d.csv", *flags, "--ranks", "2", "--out", "two")["centers"] == 200
+    assert load(tmp_path / "two").plan_.ranks == 2  # the launcher was started by the command itself
 
 
 def test_mistakes_are_said(monkeypatch):
     X, y = data(500)
     with pytest.raises(InputError, match="ranks=0 was given, expected a whole number of 1 or more"):
         KernelRegressor(ranks=0).fit(X, y)
+    with pytest.raises(InputError, match=r"ranks=2 was given in a job of 1; .*`torchrun --nproc-per-node 2`"):
+        KernelRegressor(ranks=2).fit(X, y)
     monkeypatch.setenv("KERNELMILL_SILENCE", "long")
     with pytest.raises(InputError, match="expected a number of seconds above 0"):
         kernelmill.distributed.heartbeat.silence()

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load
-from kernelmill.estimators.scores import evaluated
+from kernelmill.estimators.evaluation import evaluated
 from kernelmill.report import charts, page, spectrum
 from kernelmill.report.report import templates
 from kernelmill.solvers import EigenPro4

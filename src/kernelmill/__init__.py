@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__ as __version__
+
 if TYPE_CHECKING:
     from . import callbacks, kernels, solvers
     from .data import Columns
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from .planning.plan import Plan
     from .solvers import Event, plan
 
-__version__ = "0.1.0"
 
 # Where each public name lives. They are imported when they are first used: torch takes seconds, and `kernelmill --help` needs none of it.
 _HOMES = {

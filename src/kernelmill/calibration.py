@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from scipy.special import log_softmax
 from torch import Tensor
 
 FLOORS = (0.0, 1e-3, 1e-2, 0.05)  # of values whose logarithms are calibrated; 0: the values themselves
@@ -64,18 +65,27 @@ def fit_calibration(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, 
     middle = (W.sum(1, keepdim=True) * g).sum(0) / W.sum()
     doubt = torch.where(there > 0, w.mean(), w.sum()) * shares
     v, W = torch.cat([g - middle, torch.zeros_like(middle)[None]]), torch.cat([W, doubt[None]])
-    rows, total = W.sum(1), W.sum()
-    unit = ((rows[:, None] * v * v).sum() / total).sqrt().clamp(min=1e-300)
-
-    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
-        logs = torch.log_softmax(at[0] * v / unit + torch.from_numpy(at[1:]), 1)
-        slope = rows[:, None] * logs.exp() - W
-        along = np.concatenate([[((slope * v).sum() / unit).item()], slope.sum(0).numpy()])
-        return -((W * logs).sum() / total).item(), along / total.item()
-
+    unit = ((W.sum(1, keepdim=True) * v * v).sum() / W.sum()).sqrt().clamp(min=1e-300)
     start = np.concatenate([[1.0], shares.clamp(min=1e-12).log().numpy()])
-    bounds = [(1e-3, 1e4)] + [(None, None)] * len(shares)
-    at = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}).x
+    at = _least_log_loss((v / unit).numpy(), W.numpy(), start)
     t = unit.item() / at[0]
     bias = t * torch.from_numpy(at[1:]) - middle
     return Calibration(t, bias - bias.mean(), floor)
+
+
+def _least_log_loss(v: np.ndarray, W: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The slope along v and the bias of each class that minimise the log loss with targets of these weights.
+
+    In numpy: a hundred steps over so few numbers would wait for torch's threads more than they compute (2.3 s on 16 cores, .1 s so).
+    """
+    rows, total = W.sum(1, keepdims=True), W.sum()
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = log_softmax(at[0] * v + at[1:], axis=1)
+        slope = rows * np.exp(logs) - W
+        along = np.concatenate([[(slope * v).sum()], slope.sum(0)])
+        return -(W * logs).sum() / total, along / total
+
+    bounds = [(1e-3, 1e4)] + [(None, None)] * W.shape[1]
+    options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x

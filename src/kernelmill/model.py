@@ -20,6 +20,10 @@ UNCERTAINTY = ("L", "R", "signal", "noise")
 ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a million centers
 
 
+def _facts(X: Tensor) -> dict[str, str]:
+    return {"call": "predict", "rows to predict": str(tuple(X.shape)), "rows of X to predict": "#" + checksum(X)}
+
+
 class KernelModel(nn.Module):
     """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
 
@@ -91,8 +95,7 @@ class KernelModel(nn.Module):
 
     def _values(self, X: Tensor) -> Tensor:
         K, Z = self.prepared()
-        if self.comm.size > 1:  # rows that differ would add up to numbers that look right
-            agree(self.comm, {"call": "predict", "rows to predict": str(tuple(X.shape)), "rows of X to predict": "#" + checksum(X)})
+        agree(self.comm, lambda: _facts(X))  # rows that differ would add up to numbers that look right
         X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
         dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
         out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)

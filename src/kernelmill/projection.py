@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .distributed.team import Communicator, count, gather, largest, shard, start_gather
+from .distributed.team import Communicator, count, gather, largest, owns, shard, start_gather
 from .errors import KernelmillError
 from .kernels import Points
 from .ops import KernelProduct, transposed_product
@@ -238,7 +238,7 @@ class Pass:
         ahead = self.start(0)
         for j in range(-(-self.p // self.m)):
             Z_j, ahead = ahead(), self.start((j + 1) * self.m)
-            if j % comm.size != comm.rank:
+            if not owns(comm, j):
                 continue
             if j == whole:  # a short last batch
                 factors[j] = self.factor_of(Z_j)

@@ -32,7 +32,7 @@ app.command()(demo.demo)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
+        from ..version import __version__
 
         typer.echo(f"kernelmill {__version__}")
         raise typer.Exit

@@ -99,7 +99,7 @@ def _try(
     """What came of one solver, and its kernel, which the next ones are given: solvers are compared,
     not the choice of a kernel."""
     from .. import KernelClassifier, KernelRegressor, solvers
-    from ..estimators.scores import evaluated
+    from ..estimators.evaluation import evaluated
 
     features = {name: values for name, values in test.items() if name != target}
     count: int | None = min(n_centers, len(train[target]))

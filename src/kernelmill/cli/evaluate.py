@@ -16,7 +16,7 @@ from .outputs import check_writable, write_page
 
 if TYPE_CHECKING:
     from .. import KernelClassifier, KernelRegressor
-    from ..estimators.scores import Evaluation
+    from ..estimators.evaluation import Evaluation
 
 MOST_CLASSES = 15  # of which a terminal shows the confusion matrix
 
@@ -53,8 +53,8 @@ def evaluate_file(
     part: str | None,
 ) -> tuple[Evaluation, str]:
     """How good a model is on the rows of a file, and the name of the file."""
-    from ..estimators.scores import evaluated
-    from ..estimators.tables import given
+    from ..estimators.evaluation import evaluated
+    from ..estimators.inputs import given
 
     table = table_of(data, part or "test", kinds=estimator.kinds())
     known = target or estimator._target or target_of(table, None)

@@ -43,7 +43,7 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
 
 def facts_of(estimator: KernelClassifier | KernelRegressor) -> dict[str, object]:
     """What there is to know of any fitted model."""
-    from ..estimators.scores import validation_score
+    from ..estimators.evaluation import validation_score
     from ..report import kernel_line
 
     model = estimator.model_

@@ -12,7 +12,7 @@ from .console import note
 
 if TYPE_CHECKING:
     from .. import KernelClassifier, KernelRegressor
-    from ..estimators.scores import Evaluation
+    from ..estimators.evaluation import Evaluation
 
 
 def check_writable(path: Path) -> None:

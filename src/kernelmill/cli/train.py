@@ -13,12 +13,11 @@ from .console import as_json, command, duration, escape, note, rank, results, wo
 from .glance import glance
 from .info import facts_of
 from .inputs import table_of, target_of, task_of
+from .launch import share_out
 from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task
 from .outputs import check_places
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from .. import KernelClassifier, KernelRegressor
     from ..data import Table
     from .config import TrainSettings
@@ -55,7 +54,7 @@ def train(
     device: Device = None,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: as many as pay)"),
+        typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: 1)"),
     ] = None,
     precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
     memory_budget: MemoryBudget = None,
@@ -90,6 +89,7 @@ def train(
     from .config import read_settings
 
     settings = read_settings(config, flags)
+    share_out(settings.pop("ranks", 1))
     folder, run = _places(settings, data)
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
@@ -105,7 +105,7 @@ def train(
     kind, why = task_of(table.column(name), name, asked)
     say.print(f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}" + ("." if asked else " (--task says otherwise)."))
     read = time.perf_counter() - started
-    model = _fit(settings, table, data, name, kind, run, quiet=json_)
+    model = _fit(settings, table, name, kind, run, quiet=json_)
     _save(model, folder, run)
     facts = {
         "model": str(folder),
@@ -155,14 +155,12 @@ def _outlook(settings: TrainSettings) -> str:
 def _fit(
     settings: TrainSettings,
     table: Table,
-    data: Path,
     target: str,
     kind: str,
     run: Path | None,
     quiet: bool,
 ) -> Estimator:
     from .. import KernelClassifier, KernelRegressor
-    from ..estimators.workers import workers
     from .config import estimator_arguments
 
     if kind == "regression" and settings.pop("class_weight", "") and not quiet:
@@ -172,17 +170,7 @@ def _fit(
     arguments["checkpoint"] = run
     arguments["verbose"] = 0 if quiet or rank() else 1
     estimator = KernelClassifier if kind == "classification" else KernelRegressor
-    model = estimator(**arguments)
-    alone = workers(model, table, target) == 1
-    return model.fit(table if alone else _for_all(table, data), target, weight)
-
-
-def _for_all(table: Table, data: Path) -> Path | dict[str, np.ndarray]:
-    """What each of several processes is given: the file, to open by itself, or the arrays of the
-    part that was taken of it."""
-    if data.suffix.lower() == ".npz" and data.is_file():
-        return {name: table.column(name) for name in table.fields}
-    return data
+    return estimator(**arguments).fit(table, target, weight)
 
 
 def _save(model: Estimator, folder: Path, run: Path | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..distributed.team import Alone, Communicator, shard, start_together
+from ..distributed.team import Alone, Communicator, is_alone, shard, start_together
 from .order import Pieces, windows
 from .prefetch import ahead, one_ahead
 from .stream import Stream
@@ -187,7 +187,7 @@ class StreamSource(_Rows[Stream]):
 
     def _own(self, pieces: Pieces, at: Tensor) -> Tensor:
         """Which of these rows are in the pieces that this rank reads: every size-th of the window's."""
-        if self._comm.size == 1:
+        if is_alone(self._comm):
             return torch.ones(len(at), dtype=torch.bool)
         own = torch.zeros(len(at), dtype=torch.bool)
         for first, last in pieces[shard(self._comm)]:
@@ -210,7 +210,7 @@ class StreamSource(_Rows[Stream]):
         def batch(i: int, read: int) -> tuple[Part, int]:
             mine = torch.nonzero(own[i : i + m])[:, 0]
             part = Batch(rows[i : i + m], X[read : read + len(mine)], *self.targets(rows[i : i + m]))
-            return Part(part, slice(None) if self._comm.size == 1 else mine), read + len(mine)
+            return Part(part, slice(None) if is_alone(self._comm) else mine), read + len(mine)
 
         for more in parts:
             rows, own, X = (torch.cat(both) for both in zip((rows, own, X), more, strict=True)) if len(rows) else more
@@ -225,7 +225,7 @@ class StreamSource(_Rows[Stream]):
 
 def gathered(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
     """Whole batches, on every rank: the next one is gathered while this one is used."""
-    if comm.size == 1:
+    if is_alone(comm):
         yield from (part.batch for part in parts)
         return
     waiting: Callable[[], Batch] | None = None

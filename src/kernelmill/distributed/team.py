@@ -55,6 +55,43 @@ class Communicator(Protocol):
         ...
 
 
+def is_alone(comm: Communicator) -> bool:
+    """Whether there is one rank, which has all rows and centers."""
+    return comm.size == 1
+
+
+def leads(comm: Communicator) -> bool:
+    """Whether this is the rank that speaks and writes for all."""
+    return comm.rank == 0
+
+
+def every_rank(comm: Communicator, done: bool) -> bool:
+    """Whether all ranks have done it."""
+    return comm.all_sum(torch.tensor(float(done))).item() == comm.size
+
+
+def owns(comm: Communicator, i: int) -> bool:
+    """Whether the i-th of many is this rank's."""
+    return i % comm.size == comm.rank
+
+
+def own_rows(comm: Communicator, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of these rows are this rank's, and where each stands among the rows of its rank."""
+    return numbers % comm.size == comm.rank, numbers // comm.size
+
+
+def as_many(comm: Communicator, other: Communicator) -> bool:
+    """Whether two jobs have the same number of ranks."""
+    return comm.size == other.size
+
+
+def any_rank(comm: Communicator, *wishes: bool) -> list[bool]:
+    """For each wish, whether any rank has it: all ranks then do the same."""
+    if comm.size == 1:
+        return list(wishes)
+    return [bool(wish) for wish in comm.all_sum(torch.tensor(wishes, dtype=torch.float64)).tolist()]
+
+
 def shard(comm: Communicator) -> slice:
     """This rank's rows of Z or of a batch. Rows are dealt out like cards, so that every batch and every prefix is spread evenly."""
     return slice(comm.rank, None, comm.size)
@@ -99,10 +136,11 @@ def largest(comm: Communicator, value: float) -> float:
     return comm.all_sum(values).max().item()
 
 
-def agree(comm: Communicator, facts: dict[str, str]) -> None:
+def agree(comm: Communicator, facts: dict[str, str] | Callable[[], dict[str, str]]) -> None:
     """Raise on every rank unless all have the same facts. What begins with # is a checksum, which nobody wants to read."""
     if comm.size == 1:
         return
+    facts = facts if isinstance(facts, dict) else facts()
     with _said_when_late(comm, facts["call"]):
         everyone = [json.loads(text) for text in _texts(comm, json.dumps(facts))]
     first = everyone[0]
@@ -147,6 +185,16 @@ def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
     text = "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit, predict, score and save together"
     with _unless_done_in(LATE, lambda: log.warning(text, comm.rank, LATE, call)):
         yield
+
+
+@contextmanager
+def telling(comm: Communicator) -> Iterator[None]:
+    """An error of this rank is told to those that would wait for it."""
+    try:
+        yield
+    except Exception as error:
+        comm.tell(error)
+        raise
 
 
 def together(where: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

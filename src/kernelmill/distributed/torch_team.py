@@ -213,10 +213,14 @@ def in_time() -> Iterator[None]:
 _JOINED: dict[str, Ranks] = {}
 
 
-def join(device: str) -> Communicator:
-    """The ranks of this job, connected once in a process; `Alone` where it is no job."""
-    if not launched():
-        return Alone()
-    if device not in _JOINED:
+def join(device: str, wanted: int | None = None) -> Communicator:
+    """The ranks of this job, connected once in a process; `Alone` where it is no job. `wanted`: how many there should be."""
+    if launched() and device not in _JOINED:
         _JOINED[device] = Ranks(device)
-    return _JOINED[device]
+    comm = _JOINED[device] if launched() else Alone()
+    if wanted is not None and wanted != comm.size:
+        raise InputError(
+            f"ranks={wanted} was given in a job of {comm.size}; leave it out, set ranks=1 to fit alone, or start the script by "
+            f"`torchrun --nproc-per-node {wanted}`."
+        )
+    return comm

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from ..data import Account, Stream, checksum
-from ..distributed.team import Communicator, agree
+from ..distributed.team import Communicator, agree, is_alone
 from ..storage.identity import named
-from .tables import to_open
-
-if TYPE_CHECKING:
-    from .base import KernelEstimator
+from ..version import __version__
 
 OWN = ("callbacks", "verbose", "device", "memory_budget", "checkpoint", "checkpoint_every", "random_state")  # may differ between ranks
 
 Prints = dict[str, "str | Account"]
 
 
-def agree_on_settings(estimator: KernelEstimator, X: Any, y: Any) -> None:
+def agree_on_settings(estimator: BaseEstimator, comm: Communicator, table: bool) -> None:
     """Raise on every rank unless all fit with the same settings, of the same versions; the data follows when it is read."""
-    if estimator._comm.size == 1:
+    if is_alone(comm):
         return
-    from .. import __version__
-
-    seed = estimator.random_state
-    settings = {name: named(value) for name, value in estimator.get_params(deep=False).items() if name not in OWN}
+    params = estimator.get_params(deep=False)
+    settings = {name: named(value) for name, value in params.items() if name not in OWN}
     agree(
-        estimator._comm,
+        comm,
         {
             "call": f"{type(estimator).__name__}.fit",
             "kernelmill": __version__,
             "torch": torch.__version__,
-            "data": "a table" if to_open(X, y, estimator.columns) else "an array",
+            "data": "a table" if table else "an array",
             **settings,
-            "random_state": repr(int(seed)) if _fixed(seed) else "rank 0's",
-            "checkpoint": "none" if estimator.checkpoint is None else "a folder",
+            "random_state": fixed_seed(params["random_state"]).get("random_state", "rank 0's"),
+            "checkpoint": "none" if params["checkpoint"] is None else "a folder",
         },
     )
 
@@ -56,10 +52,7 @@ def prints(X: Tensor | Stream, y: Tensor, w: Tensor, held: tuple[Tensor, ...] | 
     return found if held is None else {**found, "rows held out": checksum(*held)}
 
 
-def seed_of(estimator: KernelEstimator) -> dict[str, str]:
+def fixed_seed(seed: Any) -> dict[str, str]:
     """A random_state that can be compared; of a generator a run keeps what it drew."""
-    return {"random_state": str(int(estimator.random_state))} if _fixed(estimator.random_state) else {}
-
-
-def _fixed(seed: Any) -> bool:
-    return isinstance(seed, Integral) and not isinstance(seed, bool)
+    fixed = isinstance(seed, Integral) and not isinstance(seed, bool)
+    return {"random_state": str(int(seed))} if fixed else {}

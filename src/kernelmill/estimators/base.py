@@ -1,43 +1,87 @@
-"""What both estimators share. The estimator validates and keeps scikit-learn's manners; tuning, planning and solvers do the rest."""
+"""What both estimators share. The estimator validates and keeps scikit-learn's manners; `learn` does the rest."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import kernels, solvers
-from ..data import Columns, Encoder, Stream, learn
+from ..callbacks.listeners import callbacks_of
+from ..data import Columns, Encoder, Stream
+from ..data import learn as learn_columns
 from ..distributed.environment import restarted
-from ..distributed.team import Alone, Communicator, agree, together
+from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
 from ..distributed.torch_team import join
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..export import write_onnx
+from ..learning import Fitted, Request, Rows, Surroundings, Warm
+from ..learning.request import resolve_kernel
+from ..learning.rows import MERGE_ROWS
+from ..learning.streaming import Chunk, Continued, Memory, add_centers, extend
 from ..model import KernelModel
 from ..ops import in_own_modes, own_modes
-from ..planning.arguments import is_auto
+from ..planning.arguments import unless_auto, whole
 from ..planning.device import device_of
 from ..planning.memory import parse_bytes
 from ..planning.plan import Plan
+from ..signals import Ends
 from ..storage.model_folder import save_model
-from ..storage.run_folder import peek, seconds_of
-from .agreement import agree_on_settings
-from .partial import grown
-from .rows import MERGE_ROWS, checked_weights, largest_of, refuse_sparse, stratified, too_large
-from .tables import Given, as_table, given, pieces, to_open
+from ..storage.run_folder import NoRun, Run, peek, seconds_of
+from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
+from .inputs import Given, as_table, given, pieces, to_open
+from .validation import largest_of, refuse_sparse, stratified, too_large
 
 log = logging.getLogger("kernelmill")
 
 FLOATS = [np.float64, np.float32, np.float16]
 CHECKED_ROWS = 1000
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What `fit` was given: X as a checked tensor, or a table that is still to be encoded; targets and weights as arrays.
+
+    `drawn` is the seed of a run or job, which all its parts share; `before` what an earlier part of the run had chosen.
+    """
+
+    X: Tensor | Given
+    y: Any
+    sample_weight: Any
+    comm: Communicator
+    target: str | None = None
+    drawn: int | None = None
+    before: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fit that is ready to begin."""
+
+    request: Request
+    rows: Rows
+    around: Surroundings
+    warm: Warm | None
+    opened: Opened
+
+
+def first_chunk(job: Job) -> Surroundings:
+    """Where a first chunk is learned: in one process, as the later ones."""
+    if not is_alone(job.around.comm):
+        raise InputError(f"partial_fit runs in one process, and this job has {job.around.comm.size} ranks; use fit.")
+    return job.around
 
 
 class KernelEstimator(BaseEstimator):
@@ -49,11 +93,9 @@ class KernelEstimator(BaseEstimator):
     ridge_: float
     rows_seen_: int
     timings_: dict[str, float]
+    n_iter_: int
     encoder_: Encoder | None
     _fitted_with: dict[str, str]
-    _comm: Communicator = Alone()
-    _drawn: int | None = None
-    _learned: Encoder | None = None
     _matrix: str | None = None
     _target: str | None = None
     _interrupted = False
@@ -106,11 +148,6 @@ class KernelEstimator(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __getstate__(self):
-        return {
-            name: value for name, value in super().__getstate__().items() if name != "_comm"
-        }  # a model says itself whether it is shared
-
     def set_params(self, **params: Any):
         """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was given instead of an object."""
         for part, room in (("kernel", kernels), ("solver", solvers)):
@@ -126,8 +163,105 @@ class KernelEstimator(BaseEstimator):
         """More centers for a fitted model: rows as `predict` takes them. Predictions stay as they are until `partial_fit`, or `fit` with
         warm_start=True, gives the new ones weights."""
         check_is_fitted(self, "model_")
-        self.model_, self._equations = grown(self.model_, self._through(Z, lambda X: X)), None
+        self.model_, self._equations = add_centers(self.model_, self._through(Z, lambda X: X)), None
         return self
+
+    # ---- a fit -------------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None = None) -> Iterator[Job]:
+        """Open, check and encode the data; then, while the fit runs, keep its folder and listen to signals."""
+        comm = self._join(X)
+        with telling(comm):
+            opened = self._open(X, y, sample_weight, comm)
+            rows = self._read(opened, classes)
+            if isinstance(rows.X, Stream):
+                rows.X.table.files.mark()  # before the first row is trained on
+            ends, store = Ends(comm), self._store(opened, rows)
+            with closing(store), store.listening(), ends.listening():
+                callbacks = callbacks_of(self.callbacks, self.verbose)
+                around = Surroundings(comm, store, ends, callbacks, self._score_values, bool(self.verbose))
+                yield Job(self._request(rows.X, opened.drawn), rows, around, self._warm(), opened)
+
+    def _read(self, opened: Opened, classes: np.ndarray | None) -> Rows:
+        """Checked targets and weights, and features: the rows to train on, and those kept out."""
+        raise NotImplementedError
+
+    def _score_values(self, values: Tensor, y: Tensor, w: Tensor) -> float:
+        """How well held-out rows are predicted."""
+        raise NotImplementedError
+
+    def _request(self, X: Any, drawn: int | None = None) -> Request:
+        """The constructor's arguments, resolved."""
+        device = self.solver.device if isinstance(self.solver, Plan) else self.device
+        where = device_of(torch.device(device).type if isinstance(self.solver, Plan) else device, X)
+        seed = int(self._random(drawn).randint(2**31 - 1))
+        params = self.get_params(deep=False)
+        return Request.of(params, device=where, early_stopping=self._stops_early(), seed=seed)
+
+    def _warm(self) -> Warm | None:
+        """The model to go on from, if warm_start asks for it."""
+        if not self.warm_start or not hasattr(self, "model_"):
+            return None
+        return Warm(self.model_, self.ridge_, getattr(self, "_fitted_with", {}))  # a model that was loaded does not say
+
+    def _store(self, opened: Opened, rows: Rows) -> NoRun:
+        """The folder of the run, if there is one. Ranks must have the same data, and so must a run that is resumed."""
+        comm = opened.comm
+        if self.checkpoint is None and is_alone(comm):
+            return NoRun()
+        data = prints(rows.X, rows.y, rows.w, rows.held if rows.keep is None else None)
+        agree_on_data(comm, tuple(rows.X.shape), data)
+        if self.checkpoint is None:
+            return NoRun()
+        run = Run(self.checkpoint, self.checkpoint_every, bool(self.resume) or restarted(), comm)
+        run.data, run.random_state = {**fixed_seed(self.random_state), **data}, opened.drawn or 0
+        return run
+
+    def _adopt(self, job: Job, fitted: Fitted) -> None:
+        """Take over what a fit learned."""
+        self.model_, self.plan_, self.history_ = fitted.model, fitted.plan, fitted.history
+        self.ridge_, self.n_iter_, self.timings_ = fitted.ridge, fitted.epochs, fitted.timings
+        self._interrupted, self._target = fitted.interrupted, job.opened.target
+        self._fitted_with = job.request.kept
+        self._keep_memory(Memory.of(fitted))
+        self._keep_encoder(job.rows.encoder)
+        if fitted.ended:
+            warn(fitted.ended, ConvergenceWarning)
+
+    def _keep_memory(self, memory: Memory) -> None:
+        """What is known of the rows seen, for chunks that come later."""
+        self.rows_seen_, self._weight_seen = memory.rows, memory.weight
+        self._stands, self._equations = memory.stands, memory.equations
+
+    def _keep_encoder(self, encoder: Encoder | None) -> None:
+        """What turns a table into features becomes the model's, now that it is trained."""
+        self.encoder_, self._matrix = None, None
+        if encoder is None:
+            return
+        lone = encoder.plain and len(encoder.inputs) == 1
+        self.n_features_in_ = encoder.d if lone else len(encoder.inputs)
+        self.__dict__.pop("feature_names_in_", None)
+        if lone:
+            self._matrix = encoder.inputs[0]
+        else:
+            self.encoder_, self.feature_names_in_ = encoder, np.array(encoder.inputs, dtype=object)
+
+    def _extend(self, chunk: Chunk) -> None:
+        """Train on more rows."""
+        request = self._request(chunk.X)
+        before = Continued(self.model_, self.plan_, self.ridge_, self.n_iter_, self.history_, self._memory)
+        around = Surroundings(callbacks=callbacks_of(self.callbacks, self.verbose), verbose=bool(self.verbose))
+        after = extend(request, before, chunk, around)
+        self.model_, self.plan_, self.ridge_ = after.model, after.plan, after.ridge
+        self.history_, self.n_iter_ = after.history, after.epochs
+        self._keep_memory(after.memory)
+        if after.ended:
+            warn(after.ended, ConvergenceWarning)
+
+    @property
+    def _memory(self) -> Memory:
+        return Memory(self.rows_seen_, self._weight_seen, self._stands, self._equations)
 
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
@@ -138,45 +272,54 @@ class KernelEstimator(BaseEstimator):
             return self._check_X(X, reset=False), y, sample_weight
         return self._through(X, lambda features: features), y, sample_weight
 
-    def _random(self) -> np.random.RandomState:
-        """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it goes on."""
-        return check_random_state(self.random_state if self._drawn is None else self._drawn)
+    def _random(self, drawn: int | None) -> np.random.RandomState:
+        """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it is resumed."""
+        return check_random_state(self.random_state if drawn is None else drawn)
 
     # ---- data in and out -------------------------------------------------------------------------------------------------
 
-    def _open(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-        """X as a checked tensor, or as a table that is still to be encoded; targets and weights as arrays."""
-        self._learned, self._drawn, self._before, self._comm = None, None, {}, self._joined(X)
-        agree_on_settings(self, X, y)
-        self._target = y if isinstance(y, str) else None
+    def _join(self, X: Any) -> Communicator:
+        """The ranks that this fit is shared by."""
+        ranks = unless_auto(self.ranks)
+        whole("ranks", ranks, 1)
+        if ranks == 1:
+            return Alone()
+        return join(device_of(self.device, X if isinstance(X, Tensor) else None), ranks)
+
+    def _open(self, X: Any, y: Any, sample_weight: Any, comm: Communicator) -> Opened:
+        agree_on_settings(self, comm, to_open(X, y, self.columns))
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
-        if self.checkpoint is not None:
-            seconds_of(self.checkpoint_every)
-            self._before = peek(self.checkpoint) if self.resume or restarted() else {}
-            fixed = isinstance(self.random_state, Integral) and not isinstance(self.random_state, bool)
-            new = int(self.random_state) if fixed else int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._drawn = new if fixed else int(self._before.get("random_state", new))
-        if self._comm.size > 1 and not isinstance(self.random_state, Integral):  # all ranks draw the same
-            own = self._drawn
-            self._drawn = self._comm.same(lambda: int(self._random().randint(2**31 - 1)) if own is None else own)
-        if not to_open(X, y, self.columns):
-            if self.columns is not None:
-                raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
-            return self._check_X(X, reset=True), y, sample_weight
-        return given(X, y, sample_weight, self._host_bytes(self._comm) // 4, (self.columns or Columns()).kinds)
+        before = self._peek()
+        drawn = self._draw(before, comm)
+        opened = Opened(X, y, sample_weight, comm, y if isinstance(y, str) else None, drawn, before)
+        if to_open(X, y, self.columns):
+            found = given(X, y, sample_weight, self._host_bytes(comm) // 4, (self.columns or Columns()).kinds)
+            return replace(opened, X=found[0], y=found[1], sample_weight=found[2])
+        if self.columns is not None:
+            raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
+        return replace(opened, X=self._check_X(X, reset=True))
 
-    def _joined(self, X: Any) -> Communicator:
-        """The ranks that this fit is shared by."""
-        if self.ranks == 1:
-            return Alone()
-        comm = join(device_of(self.device, X if isinstance(X, Tensor) else None))
-        if not is_auto(self.ranks) and self.ranks != comm.size:
-            raise InputError(f"ranks={self.ranks!r} was given in a job of {comm.size} ranks; leave it out, or set ranks=1 to fit alone.")
-        return comm
+    def _peek(self) -> dict[str, Any]:
+        """What the run that is to be resumed had chosen, without its tensors."""
+        if self.checkpoint is None:
+            return {}
+        seconds_of(self.checkpoint_every)
+        return peek(self.checkpoint) if self.resume or restarted() else {}
+
+    def _draw(self, before: dict[str, Any], comm: Communicator) -> int | None:
+        """The seed of a run or a job, whose parts and ranks draw the same; None for any other fit."""
+        seed, drawn = self.random_state, None
+        if self.checkpoint is not None:
+            fixed = isinstance(seed, Integral) and not isinstance(seed, bool)
+            new = int(seed) if fixed else int(check_random_state(seed).randint(2**31 - 1))
+            drawn = new if fixed else int(before.get("random_state", new))
+        if is_alone(comm) or isinstance(seed, Integral):
+            return drawn
+        return comm.same(lambda: int(self._random(None).randint(2**31 - 1)) if drawn is None else drawn)
 
     def _open_scored(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-        """The same for a score."""
+        """Rows to score: a table with its targets and weights, or arrays as they are."""
         if not to_open(X, y):
             return X, y, sample_weight
         table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds())
@@ -188,50 +331,46 @@ class KernelEstimator(BaseEstimator):
         found = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
         if encoder is not None and not encoder.kinds:  # a model from before they were stored
             found = {category.name: "text" for category in encoder.categories}
-        labels = self._target and classes is not None and classes.dtype.kind in "UO"
-        return {**found, **({str(self._target): "text"} if labels else {})}
+        if self._target and classes is not None and classes.dtype.kind in "UO":
+            found[str(self._target)] = "text"
+        return found
 
     def _host_bytes(self, comm: Communicator) -> int:
         """Host memory that this fit may take; what rank 0 may, on all ranks: how rows are read follows from it."""
-        return comm.same(lambda: parse_bytes(self.memory_budget if device_of(self.device) == "cpu" else None, "cpu"))
+        budget = self.memory_budget if device_of(self.device) == "cpu" else None
+        return comm.same(lambda: parse_bytes(unless_auto(budget), "cpu"))
 
-    def _encoded(self, X: Any, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor) -> Any:
-        """A table's rows as features: in memory where half of what may be used holds them, or streamed. Tensors are left as they are."""
-        if not isinstance(X, Given):
-            return X
-        table, columns = X.table, self.columns or Columns()
+    def _encode(self, opened: Opened, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor) -> tuple[Tensor | Stream, Encoder | None]:
+        """A table's rows as features, and what makes them; tensors are left as they are."""
+        if not isinstance(opened.X, Given):
+            return opened.X, None
+        table, columns = opened.X.table, self.columns or Columns()
         train = np.zeros(table.n, bool)
         train[keep.numpy()] = True
         out = None if held is None else np.isin(np.arange(table.n), held.numpy())
-        warm = self.warm_start and hasattr(self, "model_")
-        if warm:  # centers are in the features of the first fit
+        if self._warm() is not None:  # centers are in the features of the first fit
             table, encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)
         else:
             table = columns.named(table)
-            encoder = learn(columns, table, X.skip, Y.numpy(), train, self.columns is not None, w.numpy())
-        self._learned = encoder
-        room, stored = self._host_bytes(self._comm), self._before.get("window_rows")
-        row_bytes = max(1, encoder.d * encoder.dtype.itemsize)
-        window = min(WINDOW_BYTES, max(1 << 20, room // 12)) if stored is None else stored * row_bytes
-        stream = Stream(table, encoder, window, out)
-        if table.n <= MERGE_ROWS or stored == 0 or (stored is None and stream.nbytes <= room // 2):
-            return stream.whole()
-        log.info("%s: %.1f GiB of features are streamed, %d rows at a time", table.where, stream.nbytes / 2**30, stream.window_rows)
-        return stream
+            encoder = learn_columns(columns, table, opened.X.skip, Y.numpy(), train, self.columns is not None, w.numpy())
+        return self._held_or_streamed(opened, Stream(table, encoder, self._window(opened, encoder), out)), encoder
 
-    def _keep_encoder(self) -> None:
-        """What turns a table into features becomes the model's, now that it is trained."""
-        encoder = self._learned
-        self.encoder_, self._matrix = None, None
-        if encoder is None:
-            return
-        lone = encoder.plain and len(encoder.inputs) == 1
-        self.n_features_in_ = encoder.d if lone else len(encoder.inputs)
-        self.__dict__.pop("feature_names_in_", None)
-        if lone:
-            self._matrix = encoder.inputs[0]
-        else:
-            self.encoder_, self.feature_names_in_ = encoder, np.array(encoder.inputs, dtype=object)
+    def _window(self, opened: Opened, encoder: Encoder) -> int:
+        """Bytes of features that are mixed with each other; those of the run that is resumed."""
+        stored = (opened.before or {}).get("window_rows")
+        if stored is not None:
+            return stored * max(1, encoder.d * encoder.dtype.itemsize)
+        return min(WINDOW_BYTES, max(1 << 20, self._host_bytes(opened.comm) // 12))
+
+    def _held_or_streamed(self, opened: Opened, stream: Stream) -> Tensor | Stream:
+        """Features in memory where half of what may be used holds them, else streamed."""
+        stored, n = (opened.before or {}).get("window_rows"), stream.table.n
+        fits = stored is None and stream.nbytes <= self._host_bytes(opened.comm) // 2
+        if n <= MERGE_ROWS or stored == 0 or fits:
+            return stream.whole()
+        size = stream.nbytes / 2**30
+        log.info("%s: %.1f GiB of features are streamed, %d rows at a time", stream.table.where, size, stream.window_rows)
+        return stream
 
     def _check_X(self, X: Any, reset: bool) -> Tensor:
         """X as a float tensor of the user's own precision, without a copy where that is possible."""
@@ -267,55 +406,43 @@ class KernelEstimator(BaseEstimator):
         too_large(largest, np.dtype("float64" if X.dtype == torch.float64 else "float32"), "X")
         return X.contiguous()
 
-    def _check_weight(self, sample_weight: Any, n: int) -> Tensor:
-        if sample_weight is None:
-            return torch.ones(n, dtype=torch.float64)
-        if isinstance(sample_weight, Tensor):
-            sample_weight = sample_weight.detach().cpu().double().numpy()
-        try:
-            w = np.asarray(sample_weight, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError("sample_weight holds something that is no number, expected a weight of 0 or more for each row.") from None
-        w = np.full(n, w) if w.ndim == 0 else w
-        if w.shape != (n,):
-            raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")
-        return checked_weights(torch.from_numpy(w.copy()), "sample_weight")
-
-    def _hold_out(self, n: int, default: float, labels: np.ndarray | None = None) -> np.ndarray | None:
+    def _hold_out(self, n: int, default: float, drawn: int | None, labels: np.ndarray | None = None) -> np.ndarray | None:
         """Row numbers kept out of training, or None: of every class the same share, and never all of them."""
-        fraction = self.validation_fraction
-        if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= fraction < 1):
+        fraction, wanted = self.validation_fraction, unless_auto(self.early_stopping)
+        if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= float(fraction) < 1):
             raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
-        if not isinstance(self.early_stopping, (bool, np.bool_)) and not is_auto(self.early_stopping):
+        if wanted is not None and not isinstance(wanted, (bool, np.bool_)):
             raise InputError(f"early_stopping={self.early_stopping!r} was given, expected True, False or 'auto'.")
         stops = self._stops_early()
         if fraction is None:
             fraction = max(default, 0.1) if stops else default
-        if is_auto(self.early_stopping) and fraction == 0:
+        if wanted is None and fraction == 0:
             return None
         if stops and fraction == 0:
             raise InputError("early_stopping=True needs held-out rows: set validation_fraction above 0, or leave it out.")
         size = int(round(fraction * n))
         if size < 1 or n - size < 2:
-            if stops and not is_auto(self.early_stopping):
+            if stops and wanted is not None:
                 raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
             return None
-        order = self._random().permutation(n)
-        out = order[n - size :] if labels is None else stratified(order, labels, fraction)
+        order = self._random(drawn).permutation(n)
+        out = order[n - size :] if labels is None else stratified(order, labels, float(fraction))
         return np.sort(out) if len(out) else None
 
-    def _share_to_check(self, n: int) -> float:
+    def _share_to_check(self, n: int, before: dict[str, Any]) -> float:
         """Of a large regression whose kernel is chosen: rows on which the final model is compared with what the choice promised."""
         if isinstance(self.solver, Plan):  # a plan says how many rows were trained on
             return max(0.0, 1 - self.solver.n / n) if n > MERGE_ROWS else 0.0
-        chosen = is_auto(self.kernel) or isinstance(getattr(kernels.resolve(self.kernel), "bandwidth", None), str)
-        begun_before = bool(self._before) and "expected" not in self._before  # a run of a version that kept none out
+        kernel = resolve_kernel(self.kernel)
+        chosen = kernel is None or isinstance(getattr(kernel, "bandwidth", None), str)
+        begun_before = bool(before) and "expected" not in before  # a run of a version that kept none out
         return min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS and not begun_before else 0.0
 
     def _stops_early(self) -> bool:
         """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose regularisation it is."""
-        if not is_auto(self.early_stopping):
-            return bool(self.early_stopping)
+        wanted = unless_auto(self.early_stopping)
+        if wanted is not None:
+            return bool(wanted)
         name = self.solver.solver if isinstance(self.solver, Plan) else self.solver
         named = solvers.NAMED.get(name) if isinstance(name, str) else name
         return bool(getattr(named, "stops_early", False))
@@ -345,6 +472,20 @@ class KernelEstimator(BaseEstimator):
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
     # ---- model files -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def restored(cls, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None) -> Self:
+        """The estimator of a model folder."""
+        estimator = cls(**extra["params"])
+        seen = extra["fitted"].get("rows_seen_", model.n_centers)
+        before = {"_stands": model.n_centers, "_weight_seen": float(seen)}  # in no file from before there was partial_fit
+        for name, value in {**before, **extra["fitted"]}.items():
+            if name not in cls._saved:
+                raise KeyError(name)
+            setattr(estimator, name, value)
+        estimator.model_, estimator.encoder_ = model, encoder
+        estimator.plan_, estimator.history_ = Plan.from_dict(extra["plan"]), extra["history"]
+        return estimator
 
     @together("model_.comm")
     def save(self, folder: Any) -> None:

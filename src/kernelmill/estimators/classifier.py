@@ -15,16 +15,15 @@ from torch import Tensor
 
 from ..calibration import Calibration, calibrate, fit_calibration
 from ..data.kinds import of_array, places
-from ..distributed.team import together
 from ..errors import InputError
+from ..learning import Fitted, Held, Rows, Units, learn
+from ..learning.rows import MERGE_ROWS, merge
+from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS
-from .base import KernelEstimator
-from .partial import go_on
-from .rows import MERGE_ROWS, Units, checked_weights, merge, on_host, split_rows
-from .training import train
-from .workers import by_processes
+from .base import Job, KernelEstimator, Opened, first_chunk
+from .validation import check_weights, checked_weights, on_host, split_rows
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -92,9 +91,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         Resume the run in `checkpoint`, or start it if there is none; without it, a folder that
         holds a run is refused.
     ranks : int or "auto"
-        Processes that share the centers. "auto": all of a torchrun job; else this one, or one for
-        each GPU of the machine where that is predicted to save half a minute. A number starts
-        that many here; 1 is this process alone.
+        Processes that share the centers. "auto": all of the torchrun job that this is one of; a
+        number is compared with it; 1 is this process alone.
     warm_start : bool
         Start from the weights, kernel and centers of the model that is already fitted.
     random_state : int, RandomState instance or None
@@ -184,9 +182,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     @in_own_modes(gradients=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
         """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
-        if by_processes(self, X, y, sample_weight):
-            return self
-        return self._fit_classes(X, y, sample_weight, None)
+        with self._prepare(X, y, sample_weight) as job:
+            self._adopt(job, learn(job.request, job.rows, job.around, warm=job.warm))
+        return self
 
     @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:
@@ -195,14 +193,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if not hasattr(self, "model_"):
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
-            return self._fit_classes(X, y, sample_weight, np.unique(on_host(classes)[0]), first_chunk=True)
+            with self._prepare(X, y, sample_weight, np.unique(on_host(classes)[0])) as job:
+                fitted = learn(job.request, job.rows, first_chunk(job), warm=job.warm)
+                self._adopt(job, fitted)
+                self._keep_memory(remember(job.request, fitted))
+            return self
         if classes is not None and not np.array_equal(np.unique(on_host(classes)[0]), self.classes_):
             raise ValueError(f"classes={classes!r} are not the same as on the last call to partial_fit, {self.classes_!r}.")
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
         if (found := self._places(y)) is not None and (found >= 0).all():
             y = self.classes_[found]
         codes = self._check_labels(y, len(X), self.classes_)
-        w = self._check_weight(sample_weight, len(X))
+        w = check_weights(sample_weight, len(X))
         used = w > 0
         X, codes, w = X[used.to(X.device)], codes[used], w[used]
         w = self._class_weighted(w, codes, on_the_way=True)
@@ -212,7 +214,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         targets = torch.nn.functional.one_hot(codes, len(self.classes_)).double()
         share, old = len(X) / (self.rows_seen_ + len(X)), self._calibration
         new = fit_calibration(values, targets, w, (w[:, None] * targets).sum(0), old.floor) if len(self.classes_) > 1 else old
-        go_on(self, X, codes, w, labels=True)
+        self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
         t = float(np.exp((1 - share) * np.log(old.temperature) + share * np.log(new.temperature)))
         self._keep_calibration(Calibration(t, (1 - share) * old.bias + share * new.bias, old.floor))
         return self
@@ -230,29 +232,31 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _keep_calibration(self, found: Calibration) -> None:
         self.temperature_, self.bias_, self.floor_ = found.temperature, found.bias.numpy(), found.floor
 
-    @together("_comm")
-    def _fit_classes(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None, first_chunk: bool = False) -> KernelClassifier:
-        X, y, sample_weight = self._open(X, y, sample_weight)
-        codes = self._check_labels(y, len(X), classes)
-        w = self._check_weight(sample_weight, len(X))
-        w = self._class_weighted(w, codes)
-        c = len(self.classes_)
-        keep, held_rows = self._training_rows(w, codes.numpy())
-        mean = torch.zeros(c, dtype=torch.float64).index_add_(0, codes[keep], w[keep]) / w[keep].sum()
-        X = self._encoded(X, codes, keep, held_rows, w)
+    def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
+        codes = self._check_labels(opened.y, len(opened.X), classes)
+        w = self._class_weighted(check_weights(opened.sample_weight, len(opened.X)), codes)
+        keep, out = self._training_rows(w, codes.numpy(), opened.drawn)
+        X, encoder = self._encode(opened, codes, keep, out, w)
+        held = None if out is None else Held(X[out.to(X.device)], codes[out], w[out])
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
-        held = None if held_rows is None else (X[held_rows.to(X.device)], codes[held_rows], w[held_rows])
-        if len(keep) <= MERGE_ROWS:
-            one_hot = torch.nn.functional.one_hot(codes[keep], c).double()
-            X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
-            train(self, X, Y.to(dtype), w, Units.of(mean.to(dtype)), Y.argmax(1), held, None, first_chunk)
-        else:
-            Y = codes
-            train(self, X, codes, w, Units.of(mean.to(dtype)), codes, held, None if len(keep) == len(X) else keep, first_chunk)
+        units = Units.of(self._shares(codes, w, keep).to(dtype))
+        if len(keep) > MERGE_ROWS:
+            return Rows(X, codes, w, units, codes, held, None if len(keep) == len(X) else keep, encoder)
+        one_hot = torch.nn.functional.one_hot(codes[keep], len(self.classes_)).double()
+        X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
+        return Rows(X, Y.to(dtype), w, units, Y.argmax(1), held, None, encoder)
+
+    def _shares(self, y: Tensor, w: Tensor, keep: Tensor | None) -> Tensor:
+        """(c,) the classes' shares of the weight, over these rows; y: class codes, or one-hot rows that were merged."""
+        y, w = (y, w) if keep is None else (y[keep], w[keep])
+        zeros = torch.zeros(len(self.classes_), dtype=torch.float64)
+        total = zeros.index_add_(0, y, w) if y.ndim == 1 else (w[:, None] * y.double()).sum(0)
+        return total / w.sum()
+
+    def _adopt(self, job: Job, fitted: Fitted) -> None:
+        super()._adopt(job, fitted)
         self.confusion_: np.ndarray | None = None
-        calibration = self._calibrate(X, Y, w, held, mean)
-        self._keep_calibration(calibration)
-        return self
+        self._keep_calibration(self._calibrate(job.rows, fitted))
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
         if self.class_weight is None:
@@ -269,11 +273,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
         return checked_weights(w, "class_weight times sample_weight")
 
-    def _training_rows(self, w: Tensor, codes: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    def _training_rows(self, w: Tensor, codes: np.ndarray, drawn: int | None) -> tuple[Tensor, Tensor | None]:
         """Numbers of the rows to train on, and of those kept out for the temperature and the validation score."""
         rows = torch.nonzero(w > 0)[:, 0]
         default = 0.0 if len(rows) <= CHECK_ROWS else min(0.1, CALIBRATION_ROWS / len(rows))
-        out = self._hold_out(len(rows), default, codes[rows.numpy()])
+        out = self._hold_out(len(rows), default, drawn, codes[rows.numpy()])
         return split_rows(rows, out)
 
     def _check_labels(self, y: Any, n: int, known: np.ndarray | None = None) -> Tensor:
@@ -297,36 +301,46 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.classes_ = classes
         return torch.from_numpy(codes)
 
-    def _calibrate(self, X: Tensor, Y: Tensor, w: Tensor, held: Any, shares: Tensor) -> Calibration:
-        """From held-out rows; on small data, where none are held out, from leave-one-out predictions. `shares` of the classes."""
-        c = len(self.classes_)
+    def _calibrate(self, rows: Rows, fitted: Fitted) -> Calibration:
+        """From held-out rows; on small data, where none are held out, from leave-one-out predictions."""
+        c, held = len(self.classes_), rows.held
         if c == 1:
             return Calibration.none(1)
+        X, y, w = rows.X, rows.y, rows.w
+        shares = self._shares(y, w, rows.keep)
         if held is not None:
-            with torch.no_grad():
-                values = self.model_(held[0]).cpu().double()
-            found = calibrate(values, torch.nn.functional.one_hot(held[1], c).double(), held[2], shares)
-            self.confusion_ = confusion(found.logits(values), held[1], c)
+            values = self._no_grad_values(held.X)
+            found = calibrate(values, self._one_hot(held.y), held.w, shares)
+            self.confusion_ = confusion(found.logits(values), held.y, c)
             return found
-        if self._loss == "logistic":  # probabilities are what it learned
+        if fitted.loss == "logistic":  # probabilities are what it learned
             return Calibration.none(c)
-        if self._loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
-            with torch.no_grad():
-                values = self.model_(X).cpu().double()
-            return calibrate(values, Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, c).double(), w, shares)
+        if fitted.loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
+            return calibrate(self._no_grad_values(X), self._one_hot(y), w, shares)
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
-            rows = torch.nonzero(w > 0)[:, 0]
-            some = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.plan_.seed))[:CHECK_ROWS]]
-            X, Y, w = X[some.to(X.device)], Y[some], w[some]
-        targets = Y.double() if Y.ndim == 2 else torch.nn.functional.one_hot(Y, len(self.classes_)).double()
-        centered = targets - self.model_.intercept.cpu().double()
-        X = X.cpu().double()
+            used = torch.nonzero(w > 0)[:, 0]
+            drawn = torch.Generator().manual_seed(self.plan_.seed)
+            some = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
+            X, y, w = X[some.to(X.device)], y[some], w[some]
+        return self._calibrate_by_leaving_out(X, self._one_hot(y), w, shares)
+
+    def _calibrate_by_leaving_out(self, X: Any, Y: Tensor, w: Tensor, shares: Tensor) -> Calibration:
+        centered = Y - self.model_.intercept.cpu().double()
         try:
-            K = self.model_.kernel(X)
-            residual = loo_residuals(K, centered, max(self.ridge_, 1e-8 * w.mean().item() * K.diagonal().mean().item()) / w)
+            K = self.model_.kernel(X.cpu().double())
+            least = 1e-8 * w.mean().item() * K.diagonal().mean().item()
+            residual = loo_residuals(K, centered, max(self.ridge_, least) / w)
         except torch.linalg.LinAlgError:
-            return Calibration.none(c)
-        return calibrate(targets - residual, targets, w, shares)
+            return Calibration.none(len(self.classes_))
+        return calibrate(Y - residual, Y, w, shares)
+
+    def _no_grad_values(self, X: Any) -> Tensor:
+        with torch.no_grad():
+            return self.model_(X).cpu().double()
+
+    def _one_hot(self, y: Tensor) -> Tensor:
+        """(n, c) float64 targets, from class codes or from rows that were merged."""
+        return y.double() if y.ndim == 2 else torch.nn.functional.one_hot(y, len(self.classes_)).double()
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
         """Weighted accuracy of held-out rows."""

@@ -11,15 +11,14 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
-from ..distributed.team import together
 from ..errors import InputError
+from ..learning import Held, Rows, learn
+from ..learning.rows import MERGE_ROWS, merge, squares, units_of
+from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
-from .base import KernelEstimator
-from .partial import go_on
-from .rows import MERGE_ROWS, merge, on_host, split_rows, squares, too_large, units_of
-from .tables import in_seconds
-from .training import train
-from .workers import by_processes
+from .base import KernelEstimator, Opened, first_chunk
+from .inputs import in_seconds
+from .validation import check_weights, on_host, split_rows, too_large
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -73,9 +72,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         Resume the run in `checkpoint`, or start it if there is none; without it, a folder that
         holds a run is refused.
     ranks : int or "auto"
-        Processes that share the centers. "auto": all of a torchrun job; else this one, or one for
-        each GPU of the machine where that is predicted to save half a minute. A number starts
-        that many here; 1 is this process alone.
+        Processes that share the centers. "auto": all of the torchrun job that this is one of; a
+        number is compared with it; 1 is this process alone.
     warm_start : bool
         Start from the weights, kernel and centers of the model that is already fitted.
     random_state : int, RandomState instance or None
@@ -116,44 +114,45 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
         Targets that are dates are seconds since 1970.
         """
-        if by_processes(self, X, y, sample_weight):
-            return self
-        return self._fit_targets(X, y, sample_weight)
-
-    @together("_comm")
-    def _fit_targets(self, X: Any, y: Any, sample_weight: Any, first_chunk: bool = False) -> KernelRegressor:
-        X, y, sample_weight = self._open(X, y, sample_weight)
-        Y = self._check_y(y, len(X))
-        w = self._check_weight(sample_weight, len(X))
-        rows = torch.nonzero(w > 0)[:, 0]
-        keep, held_rows = split_rows(rows, self._hold_out(len(rows), default=self._share_to_check(len(rows))))
-        X = self._encoded(X, Y, keep, held_rows, w)
-        held = None if held_rows is None else (X[held_rows.to(X.device)], Y[held_rows], w[held_rows])
-        units = units_of(Y, w, keep)
-        if len(keep) <= MERGE_ROWS:
-            before = squares(Y[keep], w[keep], units)
-            X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
-            scatter = (before - squares(Y, w, units)).clamp(min=0)
-            train(self, X, Y, w, units._replace(scatter=scatter), None, held, None, first_chunk)
-        else:
-            train(self, X, Y, w, units, None, held, None if len(keep) == len(X) else keep, first_chunk)
+        with self._prepare(X, y, sample_weight) as job:
+            self._adopt(job, learn(job.request, job.rows, job.around, warm=job.warm))
         return self
+
+    def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
+        Y = self._check_y(opened.y, len(opened.X))
+        w = check_weights(opened.sample_weight, len(opened.X))
+        used = torch.nonzero(w > 0)[:, 0]
+        share = self._share_to_check(len(used), opened.before or {})
+        keep, out = split_rows(used, self._hold_out(len(used), share, opened.drawn))
+        X, encoder = self._encode(opened, Y, keep, out, w)
+        held = None if out is None else Held(X[out.to(X.device)], Y[out], w[out])
+        units = units_of(Y, w, keep)
+        if len(keep) > MERGE_ROWS:
+            return Rows(X, Y, w, units, None, held, None if len(keep) == len(X) else keep, encoder)
+        before = squares(Y[keep], w[keep], units)
+        X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
+        scatter = (before - squares(Y, w, units)).clamp(min=0)
+        return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder)
 
     @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
         go on from there. Give each some thousand rows."""
         if not hasattr(self, "model_"):
-            return self._fit_targets(X, y, sample_weight, first_chunk=True)
+            with self._prepare(X, y, sample_weight) as job:
+                fitted = learn(job.request, job.rows, first_chunk(job), warm=job.warm)
+                self._adopt(job, fitted)
+                self._keep_memory(remember(job.request, fitted))
+            return self
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
         before = self.y_ndim_, self.n_outputs_
         Y = self._check_y(y, len(X))
         if (self.y_ndim_, self.n_outputs_) != before:
             (self.y_ndim_, self.n_outputs_), given = before, self.n_outputs_
             raise InputError(f"y has {given} columns, the model was fitted with {self.n_outputs_}.")
-        w = self._check_weight(sample_weight, len(X))
+        w = check_weights(sample_weight, len(X))
         used = w > 0
-        go_on(self, X[used.to(X.device)], Y[used], w[used], labels=False)
+        self._extend(Chunk(X[used.to(X.device)], Y[used], w[used], False))
         return self
 
     def _check_y(self, y: Any, n: int) -> Tensor:

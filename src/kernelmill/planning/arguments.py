@@ -1,4 +1,4 @@
-"""Arguments that leave a choice to the plan."""
+"""Arguments of the user: those that leave a choice to the library, and whole numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from ..errors import InputError
 
 
-def is_auto(value: Any) -> bool:
-    """Whether an argument leaves the choice to the plan."""
-    return value is None or (isinstance(value, str) and value == "auto")
+def unless_auto(value: Any) -> Any:
+    """An argument, or None where it leaves the choice to the library."""
+    return None if isinstance(value, str) and value == "auto" else value
 
 
 def whole(name: str, value: Any, least: int) -> None:

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from ..distributed.environment import local_rank, local_size
 from ..errors import InputError
-from .arguments import is_auto
+from .arguments import unless_auto
 
 
 def device_of(device: Any, X: Tensor | None = None) -> str:
     """The device that was asked for; for "auto" where the rows are, or a GPU if there is one."""
-    if is_auto(device) and X is not None and X.is_cuda:
+    device = unless_auto(device)
+    if device is None and X is not None and X.is_cuda:
         return str(X.device)
-    if is_auto(device):
+    if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if (
         device == "cuda" and local_size() > 1 and torch.cuda.is_available()

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from ..distributed.team import Communicator
+from ..distributed.team import Communicator, is_alone
 from ..kernels import Kernel, Laplacian, Radial
 from ..ops import KernelProduct
 
@@ -45,7 +45,7 @@ class Rates:
 
 def connection(comm: Communicator, device: str) -> Network | None:
     """The network between these ranks, from a small and a large sum; all of them call it together."""
-    if comm.size == 1:
+    if is_alone(comm):
         return None
     small, large = torch.zeros(8, device=device), torch.zeros(1 << 20, device=device)
     place, hops = torch.device(device), math.ceil(math.log2(comm.size))

@@ -16,7 +16,7 @@ GPU_TILE_BYTES = 256 << 20  # there is no such cache to stay in; launches are wh
 
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
-    if memory_budget is None or memory_budget == "auto":
+    if memory_budget is None:
         if not device.startswith("cuda"):
             return int(0.7 * free_bytes() / local_size())
         # Memory that torch keeps for later use is free for this run.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,22 +11,26 @@ from torch import Tensor
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel
 from ..ops import PRECISIONS, distortion, fuses
-from .arguments import is_auto
 from .plan import Plan
 
 log = logging.getLogger("kernelmill")
 
 
-def precision_of(precision: Any, x_bytes: int, d: int, kernel: Kernel, device: str) -> str:
-    """The precision that was asked for; for "auto" that of the data, which has `x_bytes` bytes a feature, or half precision on a GPU.
+def check_precision(precision: str | None) -> str | None:
+    """A known precision, or None to have it chosen."""
+    if precision is not None and precision not in PRECISIONS:
+        raise one_of("precision", precision, ["auto", *PRECISIONS])
+    return precision
+
+
+def precision_of(precision: str | None, x_bytes: int, d: int, kernel: Kernel, device: str) -> str:
+    """The precision that was asked for; for None that of the data, which has `x_bytes` bytes a feature, or half precision on a GPU.
 
     There float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to spare: rounding
     moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in prediction. Kernels that cannot
     be measured from a mean, or have no fused form, keep float32.
     """
-    if not is_auto(precision):
-        if precision not in PRECISIONS:
-            raise one_of("precision", precision, ["auto", *PRECISIONS])
+    if precision is not None:
         return precision
     if device == "cpu":
         return "float64" if x_bytes == 8 else "float32"
@@ -42,16 +45,16 @@ def precision_of(precision: Any, x_bytes: int, d: int, kernel: Kernel, device: s
 MOVED = 0.05
 
 
-def precision_for(asked: Any, plan: Plan, kernel: Kernel, Z: Tensor, X: Tensor) -> str:
-    """The plan's precision, if it tells rows apart under this kernel; else, where "auto" leaves the choice, the next one that does."""
+def precision_for(asked: str | None, plan: Plan, kernel: Kernel, Z: Tensor, X: Tensor) -> str:
+    """The plan's precision, if it tells rows apart under this kernel; else, where none was asked for, the next one that does."""
     found = plan.precision
     while found != "float64":
         moved, reach = distortion(kernel, Z, X, found, torch.device(plan.device), plan.tile_bytes)
         if moved <= MOVED:
             break
-        if not is_auto(asked) and moved == math.inf:
+        if asked is not None and moved == math.inf:
             raise InputError(f"precision={asked!r} was given, whose range is too small for the kernel's values; use 'float64', or scale X.")
-        if not is_auto(asked):
+        if asked is not None:
             warn(
                 f"precision={asked!r} moves kernel values by {moved:.0%} of their size, as rows lie up to {reach:.3g} bandwidths from "
                 "their mean; use precision='auto' or 'float64', or a larger bandwidth."
@@ -62,7 +65,7 @@ def precision_for(asked: Any, plan: Plan, kernel: Kernel, Z: Tensor, X: Tensor) 
     return found
 
 
-def fine_precision(precision: Any, regression: bool) -> str | None:
+def fine_precision(precision: str | None, regression: bool) -> str | None:
     """float64 for the exact solution of a regression, unless another was asked for: smooth targets are known to more digits than float32
     kernel values can carry through the inverse of K(Z,Z) (kin40k: .102 against .112, docs/solvers.md)."""
-    return "float64" if is_auto(precision) and regression else None
+    return "float64" if precision is None and regression else None

@@ -8,7 +8,7 @@ import torch
 
 from ..callbacks.progress import plan_line
 from ..estimators import KernelClassifier, KernelRegressor
-from ..estimators.scores import Evaluation, validation_score
+from ..estimators.evaluation import Evaluation, validation_score
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..ops import KernelProduct

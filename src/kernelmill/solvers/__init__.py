@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..errors import InputError, one_of
 from .askotch import ASkotch
-from .auto import EXACT, Candidate, Forecast, affordable, forecast, plan, predicted, seconds
+from .auto import Candidate, Forecast, affordable, forecast, plan, predicted
 from .base import Ended, Event, NotFinite, OnEvent, Problem, Solver, State, Uncertainty
 from .direct import Direct, DirectState
 from .drive import Solution, drive
@@ -17,28 +14,11 @@ from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
 from .pegasos import Pegasos
+from .registry import NAMED, resolve
 from .sgpr import SGPR
-
-NAMED: dict[str, Any] = {
-    solver.name: solver
-    for solver in (Direct, EigenPro4, EigenPro3, EigenPro2, EigenPro1, EigenPro4Exact, Falkon, ASkotch, NYTRO, Pegasos, SGPR)
-}
-
-
-def resolve(solver: Any) -> Any:
-    """A solver object from a name or a solver object. "auto" is decided before, by the plan."""
-    if isinstance(solver, str):
-        if solver not in NAMED:
-            raise one_of("solver", solver, [*NAMED, "auto"])
-        return NAMED[solver]()
-    if not isinstance(solver, Solver):
-        raise InputError(f"solver={solver!r} was given, expected a name or a solver object such as EigenPro4(q=100).")
-    return solver
-
 
 __all__ = [
     "ASkotch",
-    "EXACT",
     "EigenPro1",
     "NYTRO",
     "Pegasos",
@@ -68,5 +48,4 @@ __all__ = [
     "Solver",
     "State",
     "resolve",
-    "seconds",
 ]

@@ -7,23 +7,18 @@ from typing import Any
 
 from .. import kernels
 from ..errors import InputError
-from ..planning.arguments import is_auto, whole
+from ..planning.arguments import unless_auto, whole
 from ..planning.device import device_of
 from ..planning.machine import Network, measure
 from ..planning.memory import parse_bytes, tile_bytes
 from ..planning.plan import Plan
-from ..planning.precision import fine_precision, precision_of
+from ..planning.precision import check_precision, fine_precision, precision_of
 from .base import Solver
-from .direct import Direct, direct
-from .eigenpro2 import EigenPro2
-from .eigenpro4 import EigenPro4
-from .eigenpro_costs import eigenpro2, eigenpro4
-from .falkon import Falkon, falkon
+from .registry import NAMED
 
 TARGET_SECONDS = 120  # what a fit may take, by prediction, where nobody said how many centers
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
 WORTH = 5  # times the seconds that an exact solution of a regression may take (docs/solvers.md)
-EXACT = ("direct", "falkon")  # candidates that go to the exact solution
 ENOUGH = 10_000  # centers with which an exact solution is better than a stochastic one with more
 
 
@@ -52,7 +47,7 @@ class Forecast:
     def fastest(self, exact: bool = False) -> Any:
         """The fastest candidate that fits, of all or of those that go to the exact solution; None where there is none."""
         fitting = [candidate for candidate in self.candidates if candidate.plan is not None and not candidate.reason]
-        fitting = [candidate for candidate in fitting if not exact or candidate.solver.name in EXACT]
+        fitting = [candidate for candidate in fitting if not exact or candidate.solver.exact]
         return min(fitting, key=lambda candidate: candidate.plan.seconds or 0.0, default=None)  # type: ignore[union-attr]
 
     @property
@@ -99,38 +94,16 @@ class Forecast:
     __repr__ = __str__
 
 
-def seconds(solver: Solver, plan: Plan) -> float | None:
-    """Predicted seconds; None for solvers that no cost is known of, and machines that were not measured."""
-    if plan.rates is None:
-        return None
-    if solver.name == "direct":
-        return direct(plan, plan.rates)
-    if isinstance(solver, Falkon) and solver.loss == "square":
-        return falkon(plan, plan.rates)
-    if solver.name == "eigenpro2":
-        return eigenpro2(plan, plan.rates)
-    return eigenpro4(plan, plan.rates) if solver.name == "eigenpro4" else None
-
-
 def predicted(solver: Solver, base: Plan) -> Plan:
     """The solver's plan, with seconds."""
     plan = solver.plan(replace(base, solver=solver.name, settings=solver.get_params()))
-    return replace(plan, seconds=seconds(solver, plan))
+    return plan if plan.rates is None else replace(plan, seconds=solver.seconds(plan, plan.rates))
 
 
 def forecast(base: Plan) -> Forecast:
     """Every candidate's plan for these sizes, the machine's rates among them. `base.epochs` are those that were asked for, or 0."""
-    exact, stochastic = replace(base, epochs=0), replace(base, every_row=False, ridge=0.0)
-    offers: list[tuple[str, Solver, Plan]] = [
-        ("direct", Direct(), exact),
-        ("falkon, K(X,Z) kept", Falkon(keep=True), exact),
-        ("falkon, K(X,Z) recomputed", Falkon(keep=False), exact),
-        *([("eigenpro2", EigenPro2(), base)] if base.every_row else []),
-        ("eigenpro4, cholesky", EigenPro4(projection="cholesky"), stochastic),
-        ("eigenpro4, carried residual", EigenPro4(projection="carried"), stochastic),
-    ]
     candidates = []
-    for label, solver, start in offers:
+    for label, solver, start in (offer for kind in NAMED.values() for offer in kind.offers(base)):
         try:
             plan = predicted(solver, start)
         except InputError as error:
@@ -166,7 +139,7 @@ def plan(
     epochs: int | None = None,
     ridge: float | None = None,
     device: str = "auto",
-    precision: str = "auto",
+    precision: str | None = "auto",
     memory_budget: int | str | None = None,
     x_bytes: int = 4,
     regression: bool = False,
@@ -186,8 +159,9 @@ def plan(
     whole("epochs", epochs, 1)
     whole("ranks", ranks, 1)
     device = device_of(device)
-    chosen = None if is_auto(kernel) else kernels.resolve(kernel)
-    budget = parse_bytes(memory_budget, device)
+    chosen = None if unless_auto(kernel) is None else kernels.resolve(kernel)
+    precision = check_precision(unless_auto(precision))
+    budget = parse_bytes(unless_auto(memory_budget), device)
     rounded = precision_of(precision, x_bytes, d, chosen or kernels.Laplacian(), device)
     p = min(n, n_centers or n)
     base = Plan(

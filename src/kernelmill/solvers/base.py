@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from ..distributed.team import Communicator
 from ..errors import KernelmillError
 from ..kernels import Kernel
 from ..params import Settings
+from ..planning.machine import Rates
 from ..planning.plan import Plan
 
 
@@ -45,6 +46,7 @@ class Event:
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
     state: State | None = field(default=None, repr=False, compare=False)  # all that the run could go on from; not to be changed
     ended: Ended | None = None  # of the event "end"
+    score: float | None = None  # of held-out rows, after an epoch
 
 
 MAX_GROWTH = 1.5  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
@@ -157,6 +159,7 @@ class Solver(Settings, ABC):
 
     name: ClassVar[str]
     state: ClassVar[type[State]] = State
+    exact = False  # "auto" offers it as a way to the exact solution
     needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
     every_row = False  # its centers are the rows, in the rows' order
     subsamples = False  # takes its subsample from the first centers, which must then be in random order
@@ -179,8 +182,21 @@ class Solver(Settings, ABC):
         """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets."""
         return mean
 
+    def start_from(self, plan: Plan, alpha: Tensor) -> State | None:
+        """The state to go on from with the weights of a fitted model."""
+        return self.state.of(plan, alpha)
+
     @abstractmethod
     def plan(self, base: Plan) -> Plan: ...
+
+    def seconds(self, plan: Plan, rates: Rates) -> float | None:
+        """Predicted from the machine's rates: each term a line of the loop. None where no cost is known."""
+        return None
+
+    @classmethod
+    def offers(cls, sizes: Plan) -> list[Offer]:
+        """The ways that solver="auto" may take for this problem."""
+        return []
 
     @abstractmethod
     def prepare(self, problem: Problem, plan: Plan, state: Any) -> tuple[Setup, State | None]:
@@ -189,6 +205,14 @@ class Solver(Settings, ABC):
     @abstractmethod
     def rounds(self, problem: Problem, setup: Any, state: Any) -> Iterator[Report]:
         """The method itself, a report after each round. Between two of them a run may be stored, stopped and taken up again."""
+
+
+class Offer(NamedTuple):
+    """A way to train that solver="auto" considers: its name in the table, the solver, and the sizes it is planned for."""
+
+    label: str
+    solver: Solver
+    sizes: Plan
 
 
 class NotFinite(KernelmillError, ArithmeticError):

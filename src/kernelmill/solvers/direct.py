@@ -18,7 +18,7 @@ from ..planning.costs import always, direct_bytes, factoring, values64
 from ..planning.machine import Rates
 from ..planning.plan import Plan
 from ..projection import factor
-from .base import Problem, Report, Solver, State
+from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
@@ -47,7 +47,11 @@ class Direct(Solver):
     name = "direct"
     state = DirectState
     resumable = False
+    exact = True
     needs_ridge = True
+
+    def start_from(self, plan: Plan, alpha: Tensor) -> None:
+        """Nothing: the exact solution is the same wherever one starts."""
 
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.n, base.p)
@@ -57,6 +61,17 @@ class Direct(Solver):
                 "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
+
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        n, p = plan.n, plan.p
+        if plan.every_row:
+            return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
+        work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
+        return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products
+
+    @classmethod
+    def offers(cls, sizes: Plan) -> list[Offer]:
+        return [Offer("direct", cls(), replace(sizes, epochs=0))]
 
     def prepare(self, problem: Problem, plan: Plan, state: DirectState | None) -> tuple[Added, None]:
         return Added(plan, *in_float64(problem, plan), state), None
@@ -144,11 +159,3 @@ def direct_is_instant(n: int, p: int, budget: int) -> bool:
     """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed or compared."""
     work = p**3 / 3 if p == n else 3.0 * n * p * p
     return work <= 2e10 and direct_bytes(n, p) <= budget
-
-
-def direct(plan: Plan, rates: Rates) -> float:
-    n, p = plan.n, plan.p
-    if plan.every_row:
-        return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
-    work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
-    return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products

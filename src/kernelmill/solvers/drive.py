@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from ..distributed.team import is_alone
 from ..errors import InputError
 from ..planning.plan import Plan
 from .base import Diverged, Ended, Event, OnEvent, Problem, Report, Setup, Solver, State, check_finite
@@ -31,7 +32,7 @@ class Solution:
 
 def drive(solver: Solver, problem: Problem, plan: Plan, listen: OnEvent = lambda event: False, state: Any = None) -> Solution:
     """Train: from zero, or on from a state. Ctrl-C gives the last good weights, where there are any."""
-    if problem.comm.size > 1 and not solver.sharded:
+    if not solver.sharded and not is_alone(problem.comm):
         ranks = f"{problem.comm.size} were given; use EigenPro4, EigenPro3, EigenPro2 or EigenPro1"
         raise InputError(f"solver={solver.name!r} runs on one rank, {ranks}.")
     report = Reporter(plan, listen, solver.resumable)
@@ -41,7 +42,7 @@ def drive(solver: Solver, problem: Problem, plan: Plan, listen: OnEvent = lambda
     try:
         ended, why = _run(solver, problem, setup, trail, report)
     except KeyboardInterrupt:
-        if problem.comm.size > 1 or trail.last is None:  # other ranks do not know; or there is nothing to keep
+        if trail.last is None or not is_alone(problem.comm):  # other ranks do not know; or there is nothing to keep
             raise
         trail.last.revert()
         ended, why = Ended.INTERRUPTED, Ended.INTERRUPTED.value
@@ -66,7 +67,7 @@ def _run(solver: Solver, problem: Problem, setup: Setup, trail: Trail, report: R
         except Diverged as diverged:
             failed, eta = True, diverged.eta
         except torch.OutOfMemoryError:
-            if problem.comm.size > 1:  # the others are in the middle of this round, and could not be told
+            if not is_alone(problem.comm):  # the others are in the middle of this round, and could not be told
                 raise
         # Here what the round held is free again.
         if not failed:

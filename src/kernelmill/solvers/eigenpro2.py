@@ -14,10 +14,12 @@ from torch import Tensor
 from ..distributed.team import gather, shard
 from ..errors import InputError
 from ..planning.arguments import whole
+from ..planning.machine import Rates
 from ..planning.plan import Plan, every_row_needed
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
-from .base import MAX_GROWTH, Diverged, Problem, Report, Setup, Solver, State
+from .base import MAX_GROWTH, Diverged, Offer, Problem, Report, Setup, Solver, State
+from .eigenpro_costs import eigenpro2_seconds
 from .eigenpro_setup import first, fresh_rows, on_centers, product
 from .eigenpro_sizes import eigenpro_sizes, with_step
 
@@ -61,6 +63,13 @@ class EigenPro2(Solver):
         every_row_needed(base)
         whole("m", self.m, 1)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection="carried", control_variate=False)
+
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        return eigenpro2_seconds(plan, rates)
+
+    @classmethod
+    def offers(cls, sizes: Plan) -> list[Offer]:
+        return [Offer("eigenpro2", cls(), sizes)] if sizes.every_row else []
 
     def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
         return prepare_passes(problem, plan, state, self.m)

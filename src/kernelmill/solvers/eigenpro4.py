@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ..data import Batch
 from ..planning.arguments import whole
+from ..planning.machine import Rates
 from ..planning.plan import Plan
 from ..preconditioner import row_steps
-from .base import Diverged, Problem, Report, Solver
+from .base import Diverged, Offer, Problem, Report, Solver
 from .control import NoControl, NoRidge, control_of, ridge_of
+from .eigenpro_costs import eigenpro4_seconds
 from .eigenpro_setup import Setup, measured, printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import EigenPro4State, Tally, complete, is_healthy, is_settled, next_epoch
@@ -58,6 +60,17 @@ class EigenPro4(Solver):
         whole("T", self.T, 1)
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
+
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        return eigenpro4_seconds(plan, rates)
+
+    @classmethod
+    def offers(cls, sizes: Plan) -> list[Offer]:
+        sizes = replace(sizes, every_row=False, ridge=0.0)
+        return [
+            Offer("eigenpro4, cholesky", cls(projection="cholesky"), sizes),
+            Offer("eigenpro4, carried residual", cls(projection="carried"), sizes),
+        ]
 
     def prepare(self, problem: Problem, plan: Plan, state: EigenPro4State | None) -> tuple[Setup, EigenPro4State]:
         setup = (printed if plan.recipe == "paper" else measured)(problem, plan, self.m, self.T)

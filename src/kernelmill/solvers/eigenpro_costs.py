@@ -30,7 +30,7 @@ def batch_of(plan: Plan) -> int:
     return plan.m or min(plan.p, max(64, 3 * (plan.q or 0)))
 
 
-def eigenpro2(plan: Plan, rates: Rates) -> float:
+def eigenpro2_seconds(plan: Plan, rates: Rates) -> float:
     n, q, m = plan.n, plan.q or 0, batch_of(plan)
     kept = 2 * plan.itemsize / rates.read * max(1.0, plan.c / 10)
     epoch = n * plan.own / 2 * ((1 if plan.keep_block or not plan.on_gpu else 2) / rates.block + kept) + n * (m + 2 * q) / rates.block
@@ -64,7 +64,7 @@ def pass_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
     return few + solved + max(0.0, beside - computing)
 
 
-def eigenpro4(plan: Plan, rates: Rates) -> float:
+def eigenpro4_seconds(plan: Plan, rates: Rates) -> float:
     setup = eigenpro_setup(plan, rates)
     if plan.projection == "cholesky":
         setup += values64(plan.p**2, plan, rates) + factoring(plan.p, rates)

@@ -23,7 +23,7 @@ from ..planning.costs import always, factoring, values, values64
 from ..planning.machine import Rates
 from ..planning.plan import Plan
 from ..projection import Factor, factor
-from .base import Problem, Report, Setup, Solver, State, check_finite
+from .base import Offer, Problem, Report, Setup, Solver, State, check_finite
 from .eigenpro_setup import product
 from .row_blocks import Rows, Sweep, sweep_sizes
 
@@ -70,6 +70,7 @@ class Falkon(Solver):
     keep: bool | None = None
     name = "falkon"
     state = FalkonState
+    exact = True
     needs_ridge = True
 
     @property
@@ -93,6 +94,32 @@ class Falkon(Solver):
         most = SMOOTH_ITERATIONS if base.regression else ITERATIONS[self.loss]
         plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most)
         return sweep_sizes(plan, factors=2 if plan.ridge else 1, keep=self.keep)
+
+    def seconds(self, plan: Plan, rates: Rates) -> float | None:
+        if self.loss != "square":
+            return None
+        n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
+        # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
+        iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
+        setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
+        solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
+        # Twice each number, and on a GPU a rate that a single product reaches and a sweep does not (1.4, measured on an H200).
+        traffic = (2.8 if plan.on_gpu else 2) * n * p * item / rates.read * max(1.0, c / 10)
+        blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
+        once = values(n * p, plan, rates)
+        if plan.keep_all:
+            written = n * p * item / rates.read * (1 if plan.on_gpu else 12)  # touching fresh memory is what costs
+            return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
+        again = once + traffic if plan.keep_block else 2 * once
+        return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
+
+    @classmethod
+    def offers(cls, sizes: Plan) -> list[Offer]:
+        sizes = replace(sizes, epochs=0)
+        return [
+            Offer("falkon, K(X,Z) kept", cls(keep=True), sizes),
+            Offer("falkon, K(X,Z) recomputed", cls(keep=False), sizes),
+        ]
 
     def prepare(self, problem: Problem, plan: Plan, state: FalkonState | None) -> tuple[Equations, FalkonState | None]:
         usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
@@ -284,20 +311,3 @@ class Preconditioner:
             return torch.zeros_like(v)
         L = self.plain.L
         return self.lam * (L @ (L.T @ v) - self.plain.jitter * v)
-
-
-def falkon(plan: Plan, rates: Rates) -> float:
-    n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-    # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
-    iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
-    setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
-    solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
-    # Twice each number, and on a GPU a rate that a single product reaches and a sweep does not (1.4, measured on an H200).
-    traffic = (2.8 if plan.on_gpu else 2) * n * p * item / rates.read * max(1.0, c / 10)
-    blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
-    once = values(n * p, plan, rates)
-    if plan.keep_all:
-        written = n * p * item / rates.read * (1 if plan.on_gpu else 12)  # touching fresh memory is what costs
-        return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
-    again = once + traffic if plan.keep_block else 2 * once
-    return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..distributed.team import Communicator, by_tiles, count, shard
+from ..distributed.team import Communicator, by_tiles, count, is_alone, shard
 from ..kernels import Points
 from ..ops import KernelProduct, transposed_product
 from ..preconditioner import diagonal
@@ -75,7 +75,7 @@ class Shards:
         """This rank's part of what is summed; k of every size-th row."""
         x, block, X_s = K_mZ.X[rows], K_mZ.add(rows), self.setup.X_s
         f = block @ alpha + self.K.matmul(x, tmp.points, tmp.alpha)
-        K_own = block[:, : len(X_s)] if self._comm.size == 1 else self.K.dense(x[self.mine], X_s)
+        K_own = block[:, : len(X_s)] if is_alone(self._comm) else self.K.dense(x[self.mine], X_s)
         k = f.new_zeros(len(x), 1)
         k[self.mine, 0] = diagonal(self.K, x[self.mine], K_own, self.setup.F, self.setup.rough)
         return torch.cat([f, k, *([] if last is None else [last[rows]])], 1)
@@ -93,7 +93,7 @@ class Shards:
 
     @property
     def alone(self) -> bool:
-        return self._comm.size == 1
+        return is_alone(self._comm)
 
 
 class Blocks:

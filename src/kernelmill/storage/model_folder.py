@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data import Encoder
-from ..distributed.team import Alone, Communicator, shard
+from ..distributed.team import Alone, Communicator, is_alone, shard
 from ..errors import InputError, ModelFileError, writing
 from ..kernels import Kernel
 from ..model import UNCERTAINTY, KernelModel
@@ -296,7 +296,7 @@ def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[
         raise ModelFileError(f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train again.") from None
     except SafetensorError as error:
         raise ModelFileError(f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again.") from None
-    shared = {"Z", "alpha"} if comm.size > 1 and content.get("uncertainty") is None else set()  # of these only own rows are read
+    shared = {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()  # of these only own rows are read
     return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -331,7 +331,7 @@ def _model(
     for name in ("Z", "alpha", "intercept", *(UNCERTAINTY if known else ())):
         if not _is_finite(tensors[name]):
             raise ModelFileError(f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save(); train again.")
-    Z, alpha = (tensors[name] if comm.size == 1 else tensors[name][shard(comm)].clone() for name in ("Z", "alpha"))
+    Z, alpha = (tensors[name] if is_alone(comm) else tensors[name][shard(comm)].clone() for name in ("Z", "alpha"))
     constants = {int(i): float(value) for i, value in content.get("constants", [])}
     if not all(0 <= i < Z.shape[1] and math.isfinite(value) for i, value in constants.items()):
         raise ModelFileError(f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again.")

@@ -32,7 +32,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ..data.prints import warn_of_copy
-from ..distributed.team import Alone, Communicator
+from ..distributed.team import Alone, Communicator, every_rank, is_alone, leads, own_rows
 from ..errors import CheckpointError, InputError, KernelmillError, warn
 from ..solvers import NAMED, Ended, Event, State
 from .atomic import write_file
@@ -78,13 +78,43 @@ def folder_of(folder: Any) -> Path:
     return Path(folder).absolute()
 
 
-class Run:
+class NoRun:
+    """A fit without a folder: nothing is written, and there is nothing to go on from."""
+
+    choices: dict[str, Any] | None = None
+    saved: dict[str, Any] | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """To signals."""
+        yield
+
+    def identify(self, identity: Callable[[], dict[str, str]]) -> None:
+        """Note what makes the run the same, and raise where its choices were made for other data or settings."""
+
+    def write_choices(self, content: dict[str, Any], team: Communicator, comm: Communicator) -> None:
+        """Keep what was decided before the first step. `team` are the ranks of `comm` that share the centers."""
+
+    def due(self, event: Event) -> bool:
+        """Whether a checkpoint is to be written now."""
+        return False
+
+    def note(self, event: Event, kept: dict[str, Any], enough: bool) -> None:
+        """Write a checkpoint. `enough`: the run was ended because it would not get better."""
+
+    def close(self) -> None:
+        """Let others use the folder."""
+
+
+class Run(NoRun):
     """One training run's folder. `saved` is the state to go on from, if there is one; `choices` what was decided before. `team` are the
     ranks that share its centers: all of them, or this one alone where the solver is not shared out."""
 
     def __init__(self, folder: Any, every: Any, resume: bool, comm: Communicator | None = None):
         self.folder, self._every, self.team = folder_of(folder), seconds_of(every), comm or Alone()
         self.choices: dict[str, Any] | None = None
+        self._identity: dict[str, str] = {}
+        self.random_state = 0  # that was drawn for this run
         self.data: dict[str, Any] = {}  # fingerprints of what is trained on, which it must be the same as
         self.saved: dict[str, Any] | None = None
         self.terminated = self._asked = self._writing = self._pending = self._warned = False
@@ -94,7 +124,7 @@ class Run:
         chosen, states = everybody.same(lambda: self._open(folder, resume))
         self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
         try:
-            if everybody.size > 1 and (solver := _solver_of(chosen)) and not NAMED[solver].sharded:
+            if not is_alone(everybody) and (solver := _solver_of(chosen)) and not NAMED[solver].sharded:
                 self.team = Alone()
             self.choices = self._first(chosen, everybody)
             self.saved = self._first(states, everybody)
@@ -146,17 +176,21 @@ class Run:
                 found = read(path, self.team)
             except CheckpointError as damaged:
                 error = str(damaged)
-            if everybody.all_sum(torch.tensor(float(found is not None))).item() == everybody.size:
+            if every_rank(everybody, found is not None):
                 return found
             said.append(error)
-            if everybody.rank == 0 or found is None:
+            if leads(everybody) or found is None:
                 warn(f"{error} The one before is used.")
         if said:
             raise CheckpointError(f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or choose another folder.")
         return None
 
-    def check(self, identity: dict[str, Any]) -> None:
-        """Raise unless the choices were made for the same data and settings."""
+    def identify(self, identity: Callable[[], dict[str, str]]) -> None:
+        self._identity = identity()
+        if self.choices:
+            self._check(self._identity)
+
+    def _check(self, identity: dict[str, str]) -> None:
         before = (self.choices or {}).get("identity", {})
         whole = "data" in (self.choices or {})  # else it was begun by a version that looked at 64 rows
         changed = [name for name in identity if identity[name] != before.get(name) and not (whole and name in OLD)]
@@ -192,8 +226,13 @@ class Run:
 
     # ---- writing -----------------------------------------------------------------------------------------------------------------
 
-    def write_choices(self, content: dict[str, Any]) -> None:
-        content = {**content, "data": {name: value for name, value in self.data.items() if name != "random_state"}}
+    def write_choices(self, content: dict[str, Any], team: Communicator, comm: Communicator) -> None:
+        data = {name: value for name, value in self.data.items() if name != "random_state"}
+        self.team = team
+        if team is comm or leads(comm):
+            self._write_choices({**content, "identity": self._identity, "data": data, "random_state": self.random_state})
+
+    def _write_choices(self, content: dict[str, Any]) -> None:
         written = [self._write(name, content) for name in CHOICES]
         self._unwritten = None if any(written) else content
         self.choices = content
@@ -207,15 +246,14 @@ class Run:
             return False  # the report of the epoch follows
         return event.kind == "end" or self._asked or time.monotonic() - self._last >= self._every
 
-    def note(self, event: Event, watch: dict[str, Any], enough: bool) -> None:
-        """Write a checkpoint. `enough`: the run was ended because it would not get better."""
+    def note(self, event: Event, kept: dict[str, Any], enough: bool) -> None:
         assert event.state is not None
         self._asked = False
-        self.write(event.state, watch, event.kind == "end" and (enough or event.ended is Ended.DONE))
+        self.write(event.state, kept, event.kind == "end" and (enough or event.ended is Ended.DONE))
 
     def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
         if self._unwritten:  # a disk that was full has room again, perhaps; a state without its choices is worth nothing
-            self.write_choices(self._unwritten)
+            self._write_choices(self._unwritten)
         if self._unwritten:
             return
         values = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in state.PASSING}
@@ -223,7 +261,7 @@ class Run:
         dealt["best"] = watch.get("best")
         content = {"state": values, "watch": {**watch, "best": None}, "dealt": dealt, "finished": finished}
         self._count += 1
-        if self._write(f"checkpoint-{self._count:06d}", content) and self.team.rank == 0:
+        if self._write(f"checkpoint-{self._count:06d}", content) and leads(self.team):
             for old in self._states()[2:]:
                 shutil.rmtree(old, ignore_errors=True)
         self._last = time.monotonic()
@@ -237,7 +275,7 @@ class Run:
             try:
                 if aside is None:
                     raise OSError(errno.EIO, "no folder could be made in it")
-                self._write_part(aside if self.team.size == 1 else aside / PART.format(self.team.rank, self.team.size), content)
+                self._write_part(aside if is_alone(self.team) else aside / PART.format(self.team.rank, self.team.size), content)
             except OSError as error:
                 failed = error.strerror
             if self.team.all_sum(torch.tensor(float(failed is not None))).item() == 0:
@@ -255,7 +293,7 @@ class Run:
             self._warned = True
             return False
         finally:
-            if aside is not None and self.team.rank == 0:
+            if aside is not None and leads(self.team):
                 shutil.rmtree(aside, ignore_errors=True)
             self._writing = False
             if self._pending:
@@ -368,8 +406,8 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
             if tensor is None or len(parts) == comm.size:
                 continue
             number = torch.arange(len(tensor)) * len(parts) + k  # of each row, among all
-            mine = number % comm.size == comm.rank
-            dealt.setdefault(name, []).append((number[mine] // comm.size, tensor[mine]))
+            mine, place = own_rows(comm, number)
+            dealt.setdefault(name, []).append((place[mine], tensor[mine]))
     for name, pieces in dealt.items():
         at = torch.cat([place for place, _ in pieces])
         found["dealt"][name] = torch.cat([rows for _, rows in pieces])[torch.argsort(at)]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.team import Communicator, count, gather
+from ..distributed.team import Communicator, count, gather, leads
 
 PIECE = 64 << 20  # bytes of a tensor that are written at a time
 
@@ -42,7 +42,7 @@ def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor]
                 stop = min(start + step, rows)
                 yield _bytes(gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop))
 
-    if comm.rank > 0:
+    if not leads(comm):
         for _ in pieces():
             pass
         return comm.same(lambda: "")

@@ -17,7 +17,7 @@ from ..data.dates import seconds
 from ..data.stream import merged
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
-from .rows import texts_of
+from .validation import texts_of
 
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
 

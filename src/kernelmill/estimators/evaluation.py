@@ -12,7 +12,7 @@ from sklearn import metrics
 from ..data.kinds import places
 from ..errors import DataFileError
 from .classifier import KernelClassifier, confusion
-from .tables import in_seconds
+from .inputs import in_seconds
 
 MOST_POINTS = 2000  # of predicted against true that a picture shows
 

@@ -1,0 +1,90 @@
+"""All that listens to a run, in order: one object for each duty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from torch import Tensor
+
+from ..distributed.team import Communicator, any_rank, leads
+from ..errors import InputError
+from ..signals import Ends
+from ..solvers import Event
+from ..storage.run_folder import NoRun
+from .early_stopping import NoEarlyStopping
+from .history import History
+from .progress import ProgressBar
+from .validation import NoValidation
+
+Callback = Callable[[Event], Any]
+
+
+class Kept(TypedDict):
+    """What listeners have to know where a run is resumed."""
+
+    history: list[dict[str, Any]]
+    best: Tensor | None
+    best_score: float
+    waited: int
+
+
+class Listeners:
+    """Scores, history, early stopping, the user's callbacks, checkpoints. Any may ask for the end; ranks end together.
+
+    `weights` turns a solver's weights into those of the model, which callbacks see.
+    """
+
+    def __init__(
+        self,
+        validation: NoValidation,
+        stopping: NoEarlyStopping,
+        callbacks: Sequence[Callback],
+        weights: Callable[[Tensor], Tensor],
+        store: NoRun,
+        ends: Ends,
+        comm: Communicator,
+    ):
+        self._validation, self.stopping, self.history = validation, stopping, History()
+        self._callbacks = callbacks if leads(comm) else ()  # rank 0 speaks for all
+        self._weights, self._store, self._ends, self._comm = weights, store, ends, comm
+        self.interrupted = False
+
+    def __call__(self, event: Event) -> bool:
+        event = self._validation.add_score(event)
+        self.history(event)
+        stop = self.stopping(event)
+        for callback in self._callbacks:
+            shown = event if event.alpha is None else replace(event, alpha=self._weights(event.alpha))
+            stop = bool(callback(shown)) or stop
+        due = self._store.due(event) and leads(self._comm)
+        stop, ending, due = any_rank(self._comm, stop, self._ends.wanted, due)
+        if due:
+            self._store.note(event, dict(self.kept()), self.stopping.stopped)
+        self.interrupted = self.interrupted or ending or event.kind == "interrupted"
+        return stop or ending
+
+    def kept(self) -> Kept:
+        stopping = self.stopping
+        return {
+            "history": self.history.rows,
+            "best": stopping.best,
+            "best_score": float(stopping.best_score),
+            "waited": stopping.waited,
+        }
+
+    def restore(self, kept: dict[str, Any], best: Tensor | None) -> None:
+        """Go on where the listeners of an earlier part of the run were."""
+        self.history.rows = list(kept["history"])
+        self.stopping.best = best
+        self.stopping.best_score, self.stopping.waited = kept["best_score"], kept["waited"]
+
+
+def callbacks_of(given: Any, verbose: int) -> list[Callback]:
+    """The user's callbacks as a list, with a progress bar where one was asked for."""
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    found = [callback for callback in several if callback is not None]
+    if not all(callable(callback) for callback in found):
+        raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
+    return [*found, ProgressBar()] if verbose else found

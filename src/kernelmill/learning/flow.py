@@ -1,0 +1,243 @@
+"""From rows to a fitted model, in six stages: read, plan, choose, prepare, run, finish."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .. import solvers
+from ..callbacks.early_stopping import EarlyStopping, NoEarlyStopping
+from ..callbacks.listeners import Callback, Listeners
+from ..callbacks.progress import announce, plan_line
+from ..callbacks.validation import NoValidation, Validation
+from ..data import Stream
+from ..distributed.team import Alone, Communicator, leads, shard
+from ..errors import InputError, warn
+from ..planning.plan import Plan
+from ..signals import Ends
+from ..solvers import Ended, NotFinite, Problem, Solution, State
+from ..storage.identity import identity
+from ..storage.run_folder import NoRun, state_of
+from .check import check, may_repeat, verify
+from .choose import choose, decide
+from .clock import Clock
+from .design import Design, Start, Task, Warm
+from .fitted import Blueprint, Fitted
+from .request import Request
+from .rows import Data, Held, Rows, read
+
+log = logging.getLogger("kernelmill")
+
+Score = Callable[[Tensor, Tensor, Tensor], float]  # of values, targets or codes, and weights
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a fit happens in: its ranks, its folder, who listens, and which signals end it.
+
+    `score` tells how well held-out rows are predicted, and `verbose` announces the plan.
+    """
+
+    comm: Communicator = field(default_factory=Alone)
+    store: NoRun = field(default_factory=NoRun)
+    ends: Ends = field(default_factory=lambda: Ends(Alone()))
+    callbacks: Sequence[Callback] = ()
+    score: Score | None = None
+    verbose: bool = False
+
+
+def learn(
+    request: Request,
+    rows: Rows,
+    around: Surroundings | None = None,
+    *,
+    warm: Warm | None = None,
+    promised: float | None = None,
+    retry: bool = True,
+) -> Fitted:
+    """A model of these rows, as asked for; `warm` is one to go on from.
+
+    Where the model does worse than choosing promised, other ways are tried: `retry`. `promised` is what
+    it is held to where nothing is chosen.
+    """
+    around, clock = around or Surroundings(), Clock()
+    store, comm = around.store, around.comm
+    data = read(rows, request, comm)  # 1 read: rows and targets where they are trained on
+    start = begin(request, data, store, warm)  #   from a run, a fitted model, a stored plan, or nothing
+    data = start.data(data)
+    task = decide(request, data, start, comm)  # 2 plan: the solver and its sizes
+    generator = torch.Generator().manual_seed(request.seed)
+    task = mix(check_solver(task, around.verbose), generator)
+    design = start.design(request, task.base)  # 3 choose: kernel, ridge, centers
+    if design is None:
+        design = choose(task, generator, clock, promised)
+        store.write_choices(choices(task, design), task.team, comm)
+    announce_memory(design.plan)
+    blueprint = Blueprint.of(task, design)
+    listeners = listen(task, blueprint, around)
+    plan, state = first_state(task, design, listeners)
+    try:
+        problem = Problem(design.kernel, task.data.shared(task.team), design.centers.Z, task.team, design.generator)
+        solve = partial(solvers.drive, task.solver, problem, plan, listeners, state)  # 4 prepare, 5 run
+        solution = start.finished(state) or by_team(task, solve, listeners)
+    except NotFinite:
+        if not retry or not may_repeat(request, around.store, comm):
+            raise
+        fitted = learn(replace(request, precision="float64"), rows, around, warm=warm, retry=False)
+    else:
+        clock.mark()
+        fitted = finish(task, design, blueprint, solution, listeners, clock)  # 6 finish
+    if not retry:
+        return fitted
+    repeats = may_repeat(request, store, comm)
+    return verify(request, fitted, partial(learn, rows=rows, around=around, retry=False), repeats)
+
+
+def begin(request: Request, data: Data, store: NoRun, warm: Warm | None) -> Start:
+    """A run goes on with its own plan and choices; a fit anew may have a plan, a model or centers given."""
+    if warm is not None:
+        warm.check(request, data)
+    own = request.centers_given(data.source.d, data.rows.X.dtype)
+    store.identify(lambda: identify(request, data))
+    plan = request.plan if store.choices is None else store.choices["plan"]
+    return Start(plan, warm, own, store.choices, store.saved)
+
+
+def identify(request: Request, data: Data) -> dict[str, str]:
+    """What must be the same for a run to be resumed."""
+    source, rows, some = data.source, data.rows, data.source.some(64)
+    y = rows.y if rows.keep is None else rows.y[rows.keep.to(rows.y.device)]
+    sizes = {"rows": source.n, "features": source.d, "outputs": source.c, "device": source.device.type}
+    return identity({**sizes, **request.settings}, y, some.w, some.X)
+
+
+def check_solver(task: Task, verbose: bool) -> Task:
+    """Refuse what the solver cannot do, before anything takes time."""
+    solver, rows, start = task.solver, task.data.rows, task.start
+    if start.warm is not None:
+        start.warm.check_team(task.team)
+    if solver.for_classes and rows.regression:
+        raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
+    if isinstance(rows.X, Stream) and solver.every_row:
+        raise InputError(
+            f"solver={solver.name!r} keeps every row in memory, and {rows.nbytes / 2**30:.1f} GiB of rows do "
+            "not fit; use 'eigenpro4' or 'falkon', or a larger memory_budget."
+        )
+    outlook = start.plan or solvers.predicted(solver, task.base)
+    if verbose and leads(task.comm):
+        announce(outlook)
+    return task
+
+
+def mix(task: Task, generator: torch.Generator) -> Task:
+    """Rows that are all centers may come sorted, and the first ones must be a random subsample."""
+    solver, source = task.solver, task.data.source
+    if not (task.base.every_row and solver.every_row and solver.subsamples):
+        return task
+    before = task.start.choices
+    if before is not None:  # EigenPro 1 of an earlier version did not mix them
+        Z = before.get("dealt", before)["Z"].cpu()
+        if torch.equal(Z, source.take(torch.arange(source.n)[shard(task.team)]).X.cpu()):
+            return task
+    return replace(task, data=task.data.permuted(torch.randperm(source.n, generator=generator)))
+
+
+def choices(task: Task, design: Design) -> dict[str, object]:
+    """What a run folder keeps of the decisions."""
+    X = task.data.rows.X
+    return {
+        **design.to_choices(),
+        "scale": task.data.rows.units.scale,
+        "window_rows": X.window_rows if isinstance(X, Stream) else 0,
+    }
+
+
+def announce_memory(plan: Plan) -> None:
+    log.info("%s", plan_line(plan))
+    if plan.bytes > plan.budget:
+        warn(
+            f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the "
+            f"{plan.budget / 2**20:.0f} MiB it may; use fewer centers or a larger memory_budget."
+        )
+
+
+def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
+    """One listener for each duty."""
+    held, score, team = task.data.rows.held, around.score, task.team
+    validation, stopping = NoValidation(), NoEarlyStopping()
+    if held is not None and score is not None:
+        validation = Validation(partial(score_held, blueprint, held, score))
+        if task.request.early_stopping:
+            stopping = EarlyStopping(task.solver.patience)
+    return Listeners(validation, stopping, around.callbacks, blueprint.weights, around.store, around.ends, team)
+
+
+def score_held(blueprint: Blueprint, held: Held, score: Score, alpha: Tensor) -> float:
+    """The score of held-out rows under a solver's weights; all ranks decide by one."""
+    model = blueprint.model(blueprint.weights(alpha))
+    with torch.no_grad():
+        values = model(held.X).cpu()
+    return blueprint.comm.same(lambda: score(values, held.y, held.w))
+
+
+def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan, State | None]:
+    """The state of a run, of a model's weights, or None; and the plan that goes with it."""
+    saved, warm, device = task.start.saved, task.start.warm, task.data.device
+    if saved is not None:
+        state = state_of(saved, device)
+        state.plan = replace(state.plan, device=device, ranks=task.comm.size)
+        best = (saved.get("dealt") or saved["watch"]).get("best")
+        listeners.restore(saved["watch"], None if best is None else best.to(device))
+        log.info("resumed after %d epochs and %d rows", state.epoch, state.position)
+        return state.plan, state
+    if warm is not None:
+        return design.plan, task.solver.start_from(design.plan, warm.weights(design, task.data, task.team))
+    return design.plan, None
+
+
+def by_team(task: Task, solve: Callable[[], Solution], listeners: Listeners) -> Solution:
+    """All ranks solve; or rank 0, where the solver is not sharded, and all get its weights."""
+    if task.solver.sharded:
+        return solve()
+    solution, kept, interrupted, stopped = task.comm.same(
+        lambda: (solve(), listeners.kept(), listeners.interrupted, listeners.stopping.stopped)
+    )
+    listeners.restore(dict(kept), kept["best"])
+    listeners.interrupted, listeners.stopping.stopped = interrupted, stopped
+    return solution
+
+
+def finish(task: Task, design: Design, blueprint: Blueprint, solution: Solution, listeners: Listeners, clock: Clock) -> Fitted:
+    """The model in the user's own order and units, and how it compares with what was promised."""
+    state, data, team = solution.state, task.data, task.team
+    best = listeners.stopping.best
+    alpha = blueprint.weights((state.alpha if best is None else best).to(state.plan.torch_dtype))
+    alpha, Z = design.centers.restore(alpha, team)
+    blueprint = replace(blueprint, kernel=design.own_kernel, Z=Z)
+    model = blueprint.model(alpha, state.plan.precision, state, design.unit)
+    ended = ""
+    if solution.worth_a_word and not listeners.stopping.stopped:
+        epochs = f"{state.epoch} of {state.plan.epochs} epochs"
+        ended = f"fit ended after {epochs} because {solution.why}; the last good model is kept."
+    fitted = Fitted(
+        model,
+        state.plan,
+        design.choice.ridge * data.weight * design.unit,
+        task.solver.loss_name,
+        max(1, state.epoch),
+        listeners.history.rows,
+        clock.timings(),
+        data,
+        listeners.interrupted,
+        ended,
+    )
+    asked = listeners.interrupted or solution.ended is Ended.STOPPED
+    expected = design.choice.expected
+    if expected is None or asked or task.solver.loss_name != "square" or not task.covers_all_ranks:
+        return fitted
+    return replace(fitted, check=check(model, data.rows, data.source, expected))

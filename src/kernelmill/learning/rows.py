@@ -1,0 +1,220 @@
+"""Rows to learn from: targets in their own unit, weights of mean 1, on the device that trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Encoder, Source, Stream, source_of
+from ..distributed.team import Communicator, is_alone, largest
+from ..planning.memory import parse_bytes, tile_bytes
+from .request import Request
+
+MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
+
+
+class Units(NamedTuple):
+    """What is taken off the targets, and what they are then divided by, (c,) each.
+
+    A solver sees numbers of mean 0 and deviation 1. `scatter` is what merging rows of the same X took
+    off Σ w y², in these units; None where nothing was merged.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    scatter: Tensor | None = None
+
+    @classmethod
+    def of(cls, mean: Tensor) -> Units:
+        """Targets that are used in their own unit: those of classes."""
+        return cls(mean, torch.ones_like(mean))
+
+
+class Held(NamedTuple):
+    """Rows kept out of training: features, targets or class codes, weights."""
+
+    X: Tensor
+    y: Tensor
+    w: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a fit is given: features, targets (n, c) or class codes (n,), weights, and their units.
+
+    `codes` are the classes of the rows, None for numbers; `keep` the numbers of the rows to train on,
+    all where it is None; `encoder` is what made features of a table's columns.
+    """
+
+    X: Tensor | Stream
+    y: Tensor
+    w: Tensor
+    units: Units
+    codes: Tensor | None = None
+    held: Held | None = None
+    keep: Tensor | None = None
+    encoder: Encoder | None = None
+
+    @property
+    def regression(self) -> bool:
+        return self.codes is None
+
+    @property
+    def nbytes(self) -> int:
+        return self.X.nbytes + self.y.nbytes
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows where they are trained on, and the memory that is left beside them.
+
+    `weight` is the mean weight, which the others are divided by. `keep` may be in another order than
+    that of the rows given.
+    """
+
+    rows: Rows
+    seed: int
+    device: str
+    weight: float
+    budget: int
+    tile_bytes: int
+    source: Source
+
+    @property
+    def codes(self) -> Tensor | None:
+        """The classes of the rows that are trained on."""
+        codes, keep = self.rows.codes, self.rows.keep
+        return codes if codes is None or keep is None else codes[keep]
+
+    def permuted(self, order: Tensor) -> Data:
+        """The same rows in another order."""
+        keep = self.rows.keep
+        rows = replace(self.rows, keep=order if keep is None else keep[order])
+        return replace(self, rows=rows, source=source(rows, self.seed, self.device))
+
+    def unscaled(self) -> Data:
+        """The same with targets that are only centered."""
+        rows = replace(self.rows, units=Units.of(self.rows.units.mean))
+        return replace(self, rows=rows, source=source(rows, self.seed, self.device))
+
+    def shared(self, comm: Communicator) -> Source:
+        """The source that these ranks read together."""
+        return self.source if is_alone(comm) else source(self.rows, self.seed, self.device, comm=comm)
+
+    def in_own_units(self) -> Source:
+        """The source with weights and targets in the user's units, but for the mean."""
+        rows = replace(self.rows, w=self.rows.w * self.weight, units=Units.of(self.rows.units.mean))
+        return source(rows, self.seed, self.device)
+
+
+def source(rows: Rows, seed: int, device: str, comm: Communicator | None = None) -> Source:
+    w = None if bool((rows.w == 1).all()) else rows.w
+    units = rows.units
+    make = partial(source_of, rows.X, rows.y, mean=units.mean, scale=units.scale, w=w)
+    return make(keep=rows.keep, seed=seed, device=device, comm=comm)
+
+
+def read(rows: Rows, request: Request, comm: Communicator) -> Data:
+    """Put the rows where they are trained on: copied to a GPU once if they are read more than once and fit."""
+    device = request.device
+    if isinstance(rows.X, Tensor) and rows.X.is_cuda and rows.X.device != torch.empty(0, device=device).device:
+        rows = replace(rows, X=rows.X.to(device))
+    whole = _budget(request, device, comm)
+    budget = whole - _beside(rows, device, whole)
+    weight = (rows.w if rows.keep is None else rows.w[rows.keep]).mean().item()
+    rows = replace(rows, w=rows.w / weight)
+    if isinstance(rows.X, Tensor) and _copy_pays(rows, request, budget, comm):
+        budget -= rows.nbytes
+        rows = replace(rows, X=rows.X.to(device), y=rows.y.to(device))
+    made = source(rows, request.seed, device)
+    return Data(rows, request.seed, device, weight, budget, tile_bytes(whole, device), made)
+
+
+def _budget(request: Request, device: str, comm: Communicator) -> int:
+    """Bytes that a rank may take: those of the poorest one."""
+    if request.plan is not None:
+        return request.plan.budget
+    return int(-largest(comm, -parse_bytes(request.memory_budget, device)))
+
+
+def _beside(rows: Rows, device: str, budget: int) -> int:
+    """Host memory that features of a table take, which are no memory of the user's own."""
+    if device != "cpu":
+        return 0
+    if isinstance(rows.X, Stream):
+        return min(3 * rows.X.window_bytes, budget - (1 << 20))
+    return 0 if rows.encoder is None else min(budget // 2, rows.nbytes)
+
+
+def _copy_pays(rows: Rows, request: Request, budget: int, comm: Communicator) -> bool:
+    """For a single epoch copying rows batch by batch hides behind the steps.
+
+    An exact solution, which may be chosen where no solver was given, reads them many times.
+    """
+    once = request.epochs == 1 and (request.solver is not None or request.plan is not None)
+    there = rows.X.is_cuda or not request.device.startswith("cuda")
+    return not there and not once and rows.nbytes <= budget // 3 and is_alone(comm)
+
+
+def units_of(Y: Tensor, w: Tensor, keep: Tensor) -> Units:
+    """Weighted mean and deviation of each output over these rows, in float64.
+
+    Every output counts alike in its own unit, and none is so large or small that float32 loses it.
+    Twice through the rows: a deviation from sums of squares would lose its digits.
+    """
+    parts = keep.split(1 << 20)
+    total = w[keep].sum()
+    mean = sum((w[part, None] * Y[part].double()).sum(0) for part in parts) / total
+    largest = torch.stack([(Y[part].double() - mean).abs().amax(0) for part in parts]).amax(0)
+    varies = largest > 1e-14 * mean.abs()  # what is left is not only the rounding of the mean
+    largest = torch.where(varies & (largest > 0), largest, 1.0)
+    squared = ((w[part, None] * ((Y[part].double() - mean) / largest) ** 2).sum(0) for part in parts)
+    return Units(mean, largest * torch.where(varies, (sum(squared) / total).sqrt(), 1.0))
+
+
+def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
+    """(c,) Σ w y² of targets in their units: what merging takes off it is how much equal rows differ."""
+    return (w[:, None].double() * ((Y.double() - units.mean) / units.scale) ** 2).sum(0)
+
+
+def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the same X become one: weights add up, targets are averaged.
+
+    The least-squares problem is the same, K(X,X) is not singular, leaving one out leaves out its
+    copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone.
+    """
+    keep = w > 0
+    X, Y, w = X[keep], Y[keep], w[keep]
+    X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
+    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    group = torch.from_numpy(np.asarray(inverse).reshape(-1))
+    weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
+    zeros = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64)
+    total = zeros.index_add_(0, group, w[:, None] * Y.double())
+    return torch.from_numpy(unique), total / weight[:, None], weight
+
+
+def constant_features(source: Source, centers: Tensor | None) -> dict[int, float]:
+    """The features that are the same in every row, and in the user's own centers, with their values.
+
+    Nearly always a few rows tell: only for features that are alike there all are read.
+    """
+    first = source.some(1000).X
+    first = first if centers is None else torch.cat([first, centers.to(first)])
+    low, high = first.amin(0), first.amax(0)
+    for batch in source.sweep(65_536) if not bool((low < high).all()) else ():
+        low = torch.minimum(low, batch.X.amin(0).to(low))
+        high = torch.maximum(high, batch.X.amax(0).to(high))
+        if bool((low < high).all()):
+            break
+    return {i: low[i].item() for i in torch.nonzero(low == high).flatten().tolist()}
+
+
+def still_constant(known: dict[int, float], rows: Tensor) -> dict[int, float]:
+    """Those of these features that do not vary in new rows either."""
+    return {i: value for i, value in known.items() if bool((rows[:, i] == value).all())}

@@ -1,0 +1,46 @@
+"""Every solver by its name: a new one is its file, and an entry here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InputError, one_of
+from .askotch import ASkotch
+from .base import Solver
+from .direct import Direct
+from .eigenpro2 import EigenPro1, EigenPro2
+from .eigenpro3 import EigenPro3
+from .eigenpro4 import EigenPro4
+from .eigenpro4_exact import EigenPro4Exact
+from .falkon import Falkon
+from .nytro import NYTRO
+from .pegasos import Pegasos
+from .sgpr import SGPR
+
+NAMED: dict[str, type[Solver]] = {
+    solver.name: solver
+    for solver in (
+        Direct,
+        Falkon,
+        EigenPro2,
+        EigenPro4,
+        EigenPro3,
+        EigenPro1,
+        EigenPro4Exact,
+        ASkotch,
+        NYTRO,
+        Pegasos,
+        SGPR,
+    )
+}
+
+
+def resolve(solver: Any) -> Solver:
+    """A solver object from a name or a solver object. "auto" is decided before, by the plan."""
+    if isinstance(solver, str):
+        if solver not in NAMED:
+            raise one_of("solver", solver, [*NAMED, "auto"])
+        return NAMED[solver]()
+    if not isinstance(solver, Solver):
+        raise InputError(f"solver={solver!r} was given, expected a name or a solver object such as EigenPro4(q=100).")
+    return solver
