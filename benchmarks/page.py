@@ -54,7 +54,7 @@ def spread(values: Iterable[float], digits: int = 1) -> str:
     return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
-# ---- what stands in the page, by name --------------------------------------------------------
+# ---- what stands in the page, by name
 
 
 def tabular() -> str:
@@ -383,7 +383,7 @@ PARTS: list[Callable[[], str]] = [
 ]
 
 
-# ---- the page and the README -----------------------------------------------------------------
+# ---- the page and the README
 
 
 def page() -> str:

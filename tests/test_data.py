@@ -205,7 +205,7 @@ def test_every_kind_of_array_is_used_as_it_is(tmp_path, kind, monkeypatch):
     np.testing.assert_array_equal(model.predict(X), plain.predict(X))
 
 
-# ---- order, windows, threads -------------------------------------------------------------------------------------------------------
+# ---- order, windows, threads
 
 
 def stream(window_rows=400, workers=4, cuts=None, held_out=None):
@@ -285,7 +285,7 @@ def test_a_streamed_fit_is_as_good_as_one_in_memory(tmp_path):
         KernelRegressor(kernel="laplacian", solver="eigenpro2", memory_budget="4MB").fit(tmp_path / "x.npy", target[:36_000])
 
 
-# ---- mistakes ----------------------------------------------------------------------------------------------------------------------
+# ---- mistakes
 
 
 def test_mistakes_are_one_sentence(tmp_path):
@@ -348,7 +348,7 @@ def test_weights_may_be_a_column(tmp_path):
     assert torch.equal(a.model_.alpha, b.model_.alpha)
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------------------------
+# ---- memory
 
 LIMITED = """
     import resource, sys
@@ -411,7 +411,7 @@ def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path, name):
     assert abs(float(score) - held.score(part, np.tanh(2 * part @ weights))) < 0.01
 
 
-# ---- inputs that once went wrong -------------------------------------------------------------------------------------------------------
+# ---- inputs that once went wrong
 
 
 def test_rows_in_a_regular_order_are_encoded_as_others():

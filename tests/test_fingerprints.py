@@ -65,7 +65,7 @@ def swapped(values, a, b):
     return other
 
 
-# ---- a run that goes on --------------------------------------------------------------------------------------------------------------
+# ---- a run that goes on
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_checksum_sees_every_value_and_their_order():
     assert len(found | {checksum(one)}) == 6 and checksum(values.clone()) == checksum(values)
 
 
-# ---- files that change while they are read -----------------------------------------------------------------------------------------------
+# ---- files that change while they are read
 
 N = 24_000
 ROWS = g.normal(size=(N, 6)).astype(np.float32)
@@ -322,7 +322,7 @@ def test_rows_of_a_file_are_those_that_numpy_maps(tmp_path, array):
         assert unmapped(mapped[:, 1:]) is not rows and not isinstance(unmapped(mapped[:, 1:]), FileRows)
 
 
-# ---- ranks that disagree -----------------------------------------------------------------------------------------------------------------
+# ---- ranks that disagree
 
 
 @pytest.mark.parametrize(

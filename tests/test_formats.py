@@ -112,7 +112,7 @@ EXAMPLES = {
 CASES = [(name, i) for name, examples in EXAMPLES.items() for i in range(len(examples))]
 
 
-# ---- the registry --------------------------------------------------------------------------------
+# ---- the registry
 
 
 def test_no_format_is_forgotten():
@@ -175,7 +175,7 @@ def test_a_format_is_one_value(tmp_path):
         choose(formats, Path("t.csv"))
 
 
-# ---- URLs ----------------------------------------------------------------------------------------
+# ---- URLs
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_moments_do_not_depend_on_how_a_table_is_cut():
     assert found[0] == found[1] == found[2]
 
 
-# ---- texts that look like numbers ------------------------------------------------------------------------------------------------------
+# ---- texts that look like numbers
 
 
 NAMED = Columns(categorical=["zip"])
@@ -263,7 +263,7 @@ def test_parquet_shards_may_have_dates_of_any_type_and_codes_of_any_kind(tmp_pat
     assert table.column("code").tolist() == ["007", "7", "007", "7", "007"]
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------------------------
+# ---- labels
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_file_of_fewer_labels_is_scored_like_the_whole(tmp_path):
     assert model.score(some, "y") > 0.9
 
 
-# ---- dates -----------------------------------------------------------------------------------------------------------------------------
+# ---- dates
 
 
 def test_dates_are_the_same_seconds_in_every_unit_and_zone():
@@ -386,7 +386,7 @@ def test_onnx_has_dates_names_and_constants_as_predict_has_them(tmp_path):
     np.testing.assert_allclose(session.run(["prediction"], inputs)[0], want, atol=1e-4)
 
 
-# ---- constants, commas, weights, kept columns ------------------------------------------------------------------------------------------
+# ---- constants, commas, weights, kept columns
 
 
 @pytest.mark.parametrize(("then", "later"), [(100_000.0, 100_050.0), (np.nan, 30.0), (0.0, 5.0), ("a", "b"), (None, "b"), (True, False)])

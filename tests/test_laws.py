@@ -36,7 +36,7 @@ UNITS = st.sampled_from([1e3, 1e-6, 0.3048, 86_400.0, 1024.0, 2.0**-20, 1.0])
 OFFSETS = st.sampled_from([1e6, -5.0, 273.15, -1e6, 0.0])
 
 
-# ---- a problem, and the estimators it is given to --------------------------------------------------------------------------------------
+# ---- a problem, and the estimators it is given to
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ def test_a_constant_column_says_nothing_even_where_it_varies_later(budget, fit, 
     follow(budget, fit, classes, law)
 
 
-# ---- laws of a fitted model ------------------------------------------------------------------------------------------------------------
+# ---- laws of a fitted model
 
 
 @EVERY
@@ -346,7 +346,7 @@ def fitted(fit: Fit, case: Case, classes: bool) -> Any:
         return fit.model(case, classes).fit(case.X, case.y)
 
 
-# ---- units by powers of two, and more rows than are merged -----------------------------------------------------------------------------
+# ---- units by powers of two, and more rows than are merged
 
 
 @pytest.mark.parametrize("classes", [False, True])
@@ -430,7 +430,7 @@ def test_a_constant_column_does_not_change_the_bandwidths_of_others():
     torch.testing.assert_close(alone, beside, rtol=1e-3, atol=0)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------------------------
+# ---- the page
 
 
 def test_every_solver_has_its_laws():

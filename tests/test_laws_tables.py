@@ -74,7 +74,7 @@ def agree(budget, classes, options, tolerance, law) -> None:
     check()
 
 
-# ---- units, orders, names --------------------------------------------------------------------------------------------------------------
+# ---- units, orders, names
 
 
 @ESTIMATORS
@@ -143,7 +143,7 @@ def test_a_target_of_dates_is_predicted_in_seconds_whatever_its_unit(budget):
     check()
 
 
-# ---- weights, constants ----------------------------------------------------------------------------------------------------------------
+# ---- weights, constants
 
 
 @ESTIMATORS
@@ -174,7 +174,7 @@ def test_a_tables_column_without_any_difference_says_nothing(budget, options, to
     agree(budget, classes, options, tolerance, law)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------------------------
+# ---- files
 
 
 def write(frame: pd.DataFrame, folder: Path, kind: str) -> Any:
@@ -271,7 +271,7 @@ def test_any_split_into_shards_gives_the_same_bits(tmp_path_factory, budget, kin
     check()
 
 
-# ---- a fitted model --------------------------------------------------------------------------------------------------------------------
+# ---- a fitted model
 
 
 @ESTIMATORS

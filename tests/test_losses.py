@@ -17,7 +17,7 @@ def classes(n=300, c=3, seed=0, d=4):
     return problem.X.numpy(), problem.Y.argmax(1).numpy()
 
 
-# ---- hinge ---------------------------------------------------------------------------------------------------------------------
+# ---- hinge
 
 
 def symmetric(n=120):
@@ -68,7 +68,7 @@ def test_losses_of_classes_refuse_numbers():
         KernelClassifier(solver="pegasos", kernel=kernels.Laplacian(2.0), ridge=0.0).fit(X, y)
 
 
-# ---- logistic ------------------------------------------------------------------------------------------------------------------
+# ---- logistic
 
 
 @pytest.mark.parametrize("c", [2, 3])
@@ -134,7 +134,7 @@ def test_logistic_probabilities_are_those_of_the_model():
         KernelClassifier(kernel=kernels.Laplacian(2.0), ridge=0.1, solver=Falkon("hinge")).fit(X, y)
 
 
-# ---- early stopping as regularisation --------------------------------------------------------------------------------------------
+# ---- early stopping as regularisation
 
 
 def test_nytro_stops_where_held_out_rows_are_best():
@@ -147,7 +147,7 @@ def test_nytro_stops_where_held_out_rows_are_best():
     assert "validation_score" not in without.fit(X, y).history_[0] and without.n_iter_ == 50
 
 
-# ---- Gaussian process ------------------------------------------------------------------------------------------------------------
+# ---- Gaussian process
 
 
 def gp_problem():

@@ -22,7 +22,7 @@ def rng():
     return np.random.default_rng(0)
 
 
-# ---- far rows ------------------------------------------------------------------------------------------------------------------
+# ---- far rows
 
 
 def two_clusters(rng, far, n=600):
@@ -79,7 +79,7 @@ def test_a_dense_kernel_of_float32_rows_has_the_digits_of_float64():
     assert K.dtype == torch.float32 and K[0, 1].item() == pytest.approx(np.exp(-1), rel=1e-6)
 
 
-# ---- homogeneous kernels -------------------------------------------------------------------------------------------------------
+# ---- homogeneous kernels
 
 HOMOGENEOUS = [ReluNTK(depth=2), ArcCosine(order=0), ArcCosine(order=1), ArcCosine(order=2), Linear(), Polynomial(degree=2, constant=0)]
 
@@ -150,7 +150,7 @@ def test_weights_that_are_not_finite_are_never_returned(solver):
         problem.solve(solver, ridge=1.0, dtype="float32", epochs=20)
 
 
-# ---- profiles ------------------------------------------------------------------------------------------------------------------
+# ---- profiles
 
 
 @pytest.mark.parametrize("shape", [1e-3, 30.0, 1e4, 1e8])
@@ -202,7 +202,7 @@ def test_a_kernel_without_a_branch_for_the_gpu_is_plain_torchs(monkeypatch):
         K.dense(K.points(X), K.points(X))
 
 
-# ---- modes of torch ------------------------------------------------------------------------------------------------------------
+# ---- modes of torch
 
 MODES = {
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
@@ -226,7 +226,7 @@ def test_a_fit_inside_a_mode_of_torch_is_the_same_fit(rng, mode, settings):
     inside.partial_fit(X, y)
 
 
-# ---- defaults of the solvers ---------------------------------------------------------------------------------------------------
+# ---- defaults of the solvers
 
 
 def images(n, seed=0, d=60, classes=5):
@@ -314,7 +314,7 @@ def test_nytro_with_its_defaults_is_as_good_as_the_direct_solution():
     assert KernelClassifier(solver="nytro", **common).fit(X, y).score(Xt, yt) > KernelClassifier(**common).fit(X, y).score(Xt, yt) - 0.02
 
 
-# ---- noise of a Gaussian process -----------------------------------------------------------------------------------------------
+# ---- noise of a Gaussian process
 
 
 def exact_process(X, y, Xt, signal, noise):

@@ -25,7 +25,7 @@ def smooth(n=300, d=3, seed=0):
     return X, np.sin(2 * X[:, 0]) + X[:, 1]
 
 
-# ---- a model owns everything it needs ------------------------------------------------------------------------------------------
+# ---- a model owns everything it needs
 
 
 def test_parameters_changed_after_fit_do_not_change_the_model(tmp_path):
@@ -61,7 +61,7 @@ def test_centers_of_the_users_own_are_copied():
     np.testing.assert_array_equal(model.predict(X), want)
 
 
-# ---- units of the targets ------------------------------------------------------------------------------------------------------
+# ---- units of the targets
 
 
 @pytest.mark.parametrize("solver", ["eigenpro4", "eigenpro2", "falkon", "nytro", "direct"])
@@ -101,7 +101,7 @@ def test_units_are_those_of_the_rows_that_count():
     assert units_of(torch.full((4, 1), 7.0), torch.ones(4, dtype=torch.float64), torch.arange(4)).scale.item() == 1
 
 
-# ---- columns that never varied -------------------------------------------------------------------------------------------------
+# ---- columns that never varied
 
 
 GIVEN = [
@@ -161,7 +161,7 @@ def test_what_never_varied_is_stored_and_exported(tmp_path):
     np.testing.assert_allclose(model.model_.exported().module()(torch.tensor(rows))[:, 0], model.predict(rows), rtol=1e-6)
 
 
-# ---- bounds of the search ------------------------------------------------------------------------------------------------------
+# ---- bounds of the search
 
 
 @pytest.mark.parametrize("kernel", ["laplacian", "matern", "gaussian", "rational_quadratic"])
@@ -228,7 +228,7 @@ def test_more_centers_and_more_rows_are_never_worse(name):
         assert all(b < a + 0.015 for a, b in itertools.pairwise(losses)), losses
 
 
-# ---- rare classes --------------------------------------------------------------------------------------------------------------
+# ---- rare classes
 
 
 def test_held_out_rows_have_the_share_of_every_class():
@@ -303,7 +303,7 @@ def test_balanced_classes_are_balanced_by_weight():
     np.testing.assert_allclose(weighted.predict_proba(X), copied.predict_proba(X), atol=1e-10)
 
 
-# ---- the check at the end ------------------------------------------------------------------------------------------------------
+# ---- the check at the end
 
 
 @pytest.mark.slow
@@ -388,7 +388,7 @@ def test_weights_that_are_not_numbers_never_pass_the_check():
     assert check.Check(1e-8, 1e-5, 0.0, 100).within(check.DOUBT)  # of targets without noise, nearly all is explained either way
 
 
-# ---- a ridge above the spectrum ------------------------------------------------------------------------------------------------
+# ---- a ridge above the spectrum
 
 
 @pytest.mark.parametrize("solver, settings", [("eigenpro2", {}), ("eigenpro4", {"n_centers": 300})])

@@ -76,7 +76,7 @@ def relative(found: torch.Tensor, want: torch.Tensor) -> float:
     return ((found - want).norm() / want.norm()).item()
 
 
-# ---- the same weights ------------------------------------------------------------------------------------------------------------
+# ---- the same weights
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=[] if ranks == 3 else pytest.mark.slow) for ranks in (1, 2, 3, 4)])
@@ -143,7 +143,7 @@ def test_sums_by_tiles_and_the_largest_of_all():
         assert tiles == 4
 
 
-# ---- nothing is lost -------------------------------------------------------------------------------------------------------------
+# ---- nothing is lost
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_all_stop_together_when_one_is_asked_to(tmp_path, undisturbed):
     assert relative(torch.load(tmp_path / "alpha.pt"), want) < 1e-10
 
 
-# ---- the command line -----------------------------------------------------------------------------------------------------------
+# ---- the command line
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_mistakes_are_said(monkeypatch):
         kernelmill.distributed.heartbeat.silence()
 
 
-# ---- what is predicted -----------------------------------------------------------------------------------------------------------
+# ---- what is predicted
 
 
 def test_predicted_memory_and_seconds_fall_with_the_ranks():
@@ -279,7 +279,7 @@ def test_predicted_memory_and_seconds_fall_with_the_ranks():
     assert seconds[0] / 8 < seconds[1] < seconds[2] and seconds[1] < seconds[0] / 4
 
 
-# ---- several hosts ---------------------------------------------------------------------------------------------------------------
+# ---- several hosts
 
 
 def ip(*words: str) -> None:

@@ -21,7 +21,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-# ---- the paper's own data ------------------------------------------------------------------------------------------------------
+# ---- the paper's own data
 
 
 def test_cifar5m_shards(place):
@@ -79,7 +79,7 @@ def test_what_is_missing_is_said(place, capsys):
     assert "has 3 rows and 2 labels" in said("imagenet")
 
 
-# ---- what stands in for it -----------------------------------------------------------------------------------------------------
+# ---- what stands in for it
 
 
 def test_fashion_keeps_validation_rows_out_of_its_copies(place):
@@ -173,7 +173,7 @@ def test_the_image_network(lite0):
     assert net._conv("_conv_stem", x, 2).shape[-1] == 5  # a stride halves the size, rounded up
 
 
-# ---- measuring -----------------------------------------------------------------------------------------------------------------
+# ---- measuring
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_counted_kernel_values_are_the_formulas():
     assert falkon["values per sample"] == falkon["formula, values"] == 512
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------------------
+# ---- the page
 
 
 def test_the_page_is_what_the_results_say(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from kernelmill.tuning.sample import Sample
 X = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-# ---- data ----------------------------------------------------------------------------------------------------------------------
+# ---- data
 
 
 def test_batches_cover_every_row_once_and_resume_anywhere():
@@ -38,7 +38,7 @@ def test_codes_become_centred_one_hot_rows():
     assert (batch.w == 1).all()
 
 
-# ---- distributed ---------------------------------------------------------------------------------------------------------------
+# ---- distributed
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -66,7 +66,7 @@ def test_an_error_on_one_rank_ends_all():
         run_threads(3, work)
 
 
-# ---- centers -------------------------------------------------------------------------------------------------------------------
+# ---- centers
 
 K = KernelProduct(kernels.Laplacian(1.0), torch.zeros(4, dtype=torch.float64), "float64", torch.device("cpu"), 1 << 20)
 
@@ -116,7 +116,7 @@ def test_duplicates_do_not_break_the_greedy_ways():
         assert len(set(rows.tolist())) == 50
 
 
-# ---- planning ------------------------------------------------------------------------------------------------------------------
+# ---- planning
 
 
 def test_budgets_are_read_as_people_write_them():
@@ -138,7 +138,7 @@ def test_defaults_grow_with_the_data():
     assert direct_is_instant(3_000, 3_000, 8 << 30) and not direct_is_instant(10**6, 500, 64 << 30)
 
 
-# ---- tuning --------------------------------------------------------------------------------------------------------------------
+# ---- tuning
 
 
 def test_leave_one_out_by_leaving_one_out():
@@ -179,7 +179,7 @@ def test_a_set_bandwidth_and_ridge_are_kept():
     assert choice.kernel.bandwidth == 1.25 and choice.ridge == 0.5
 
 
-# ---- model ---------------------------------------------------------------------------------------------------------------------
+# ---- model
 
 
 def test_a_model_is_a_torch_module():

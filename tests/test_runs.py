@@ -143,7 +143,7 @@ def test_streamed_rows_go_on_too(tmp_path):
         assert torch.equal(model(tmp_path / "run", **more).fit(tmp_path / "x.npy", y).model_.alpha, want)
 
 
-# ---- killed --------------------------------------------------------------------------------------------------------------------------
+# ---- killed
 
 SPAWN = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["kernelmill", "test_runs"])
@@ -248,7 +248,7 @@ def test_ctrl_c_keeps_the_model_and_the_run(tmp_path, whole):
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 
-# ---- damaged, full, foreign ------------------------------------------------------------------------------------------------------------
+# ---- damaged, full, foreign
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_least_squares_falls_back_to_qr_where_normal_equations_fail():
     assert loss(ours) < 1.02 * loss(problem.direct())
 
 
-# ---- preconditioner and step ---------------------------------------------------------------------------------------------------
+# ---- preconditioner and step
 
 
 def test_eigensystem_and_F():

@@ -48,7 +48,7 @@ def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-# ---- saving ----------------------------------------------------------------------------------------------------------------------
+# ---- saving
 
 
 def save_and_die(folder, line, only):
@@ -222,7 +222,7 @@ def test_a_folder_that_is_not_there_is_still_the_error_that_programs_know(tmp_pa
         pass
 
 
-# ---- labels ----------------------------------------------------------------------------------------------------------------------
+# ---- labels
 
 NUMBERS = [np.array([1, 2, 3], kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">u2", ">f8")]
 DATES = [np.array(["2020-01-01", "2021-05-01", "2022-01-31"], f"{end}M8[{unit}]") for end in "<>" for unit in ("D", "s", "ns", "M")]
@@ -259,7 +259,7 @@ def test_settings_come_back_whatever_their_keys_are_called():
     assert found["a"]["b"].tolist() == [0, 1] and found["a.b"].tolist() == [0, 1, 2]
 
 
-# ---- folders of others -----------------------------------------------------------------------------------------------------------
+# ---- folders of others
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +331,7 @@ def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
     assert which(tmp_path / "m") == "old"
 
 
-# ---- the terminal ----------------------------------------------------------------------------------------------------------------
+# ---- the terminal
 
 
 def obeyed(text):
@@ -371,7 +371,7 @@ def test_errors_warnings_and_logs_of_others_are_shown_and_not_obeyed(debug, monk
     assert not obeyed(found.output) and found.output.count("\\x1b]0;owned") >= 3 and found.exit_code == 2
 
 
-# ---- no space --------------------------------------------------------------------------------------------------------------------
+# ---- no space
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

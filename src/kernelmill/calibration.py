@@ -10,14 +10,21 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from torch import Tensor
 
-FLOORS = (0.0, 1e-3, 1e-2, 0.05)  # of values whose logarithms are calibrated; 0: the values themselves
+FLOORS = (
+    0.0,
+    1e-3,
+    1e-2,
+    0.05,
+)  # of values whose logarithms are calibrated; 0: the values themselves
 
 
 class Calibration(NamedTuple):
-    """Probabilities are the softmax of (g + bias) / temperature, g the values or the logarithms of those above the floor.
+    """Probabilities are the softmax of (g + bias) / temperature, g the values or the logarithms of
+    those above the floor.
 
-    Values learned by least squares estimate the probabilities themselves, so their logarithms are nearly calibrated, of a rare class too;
-    where classes are clean, values spread beyond 0 and 1, and are better taken as they are.
+    Values learned by least squares estimate the probabilities themselves, so their logarithms are
+    nearly calibrated, of a rare class too; where classes are clean, values spread beyond 0 and 1,
+    and are better taken as they are.
     """
 
     temperature: float
@@ -34,10 +41,13 @@ class Calibration(NamedTuple):
 
 
 def calibrate(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor) -> Calibration:
-    """The form that predicts each half of these rows best from the other, then fitted to all of them."""
+    """The form that predicts each half of these rows best from the other, then fitted to all of
+    them.
+    """
     if not torch.isfinite(values).all():
         return Calibration.none(values.shape[1])
-    # Every other row in the order of what it says of its own class: the order of rows, columns and classes must not matter.
+    # Every other row in the order of what it says of its own class: the order of rows, columns and
+    # classes must not matter.
     halves = torch.argsort(torch.argsort((values * targets).sum(1), stable=True)) % 2 == 0
 
     def loss(floor: float) -> float:
@@ -52,12 +62,16 @@ def calibrate(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor) -> Cal
     return fit_calibration(values, targets, w, shares, 0.0 if few else min(FLOORS, key=loss))
 
 
-def fit_calibration(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, floor: float) -> Calibration:
-    """The temperature and bias that minimise the log loss of these rows, each class weighed as its share of the training rows.
+def fit_calibration(
+    values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, floor: float
+) -> Calibration:
+    """The temperature and bias that minimise the log loss of these rows, each class weighed as its
+    share of the training rows.
 
-    Where the slope along the bias vanishes, the mean probability of every class is that share. One row's worth of doubt, the mean values
-    with the shares as targets, keeps the bias finite where classes are separated without an error; a class that is too rare to be among
-    these rows stands there with its whole share.
+    Where the slope along the bias vanishes, the mean probability of every class is that share. One
+    row's worth of doubt, the mean values with the shares as targets, keeps the bias finite where
+    classes are separated without an error; a class that is too rare to be among these rows stands
+    there with its whole share.
     """
     g = values.clamp(min=floor).log() if floor else values
     shares, there = shares.double() / shares.sum(), (w[:, None] * targets).sum(0) / w.sum()
@@ -74,9 +88,11 @@ def fit_calibration(values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, 
 
 
 def _least_log_loss(v: np.ndarray, W: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The slope along v and the bias of each class that minimise the log loss with targets of these weights.
+    """The slope along v and the bias of each class that minimise the log loss with targets of these
+    weights.
 
-    In numpy: a hundred steps over so few numbers would wait for torch's threads more than they compute (2.3 s on 16 cores, .1 s so).
+    In numpy: a hundred steps over so few numbers would wait for torch's threads more than they
+    compute (2.3 s on 16 cores, .1 s so).
     """
     rows, total = W.sum(1, keepdims=True), W.sum()
 

@@ -1,4 +1,6 @@
-"""Choosing Z: row numbers of the data, in random order, so that any first s of them are a subsample of the centers."""
+"""Choosing Z: row numbers of the data, in random order, so that any first s of them are a subsample
+of the centers.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,24 @@ from .errors import one_of
 from .ops import KernelProduct
 
 WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]
-POOL = 4  # the greedy ways look at this many candidate rows for each center: their cost is p·pool kernel values a round
+# The greedy ways look at this many candidate rows for each center: their cost is p·pool kernel
+# values a round.
+POOL = 4
 
 
-def choose(how: str, K: KernelProduct | None, source: Source, labels: Tensor | None, p: int, generator: torch.Generator) -> Tensor:
-    """p distinct row numbers of the source. `labels` are class codes for "balanced"; None (a regression) makes that uniform. The ways
-    that look at distances need K."""
+def choose(
+    how: str,
+    K: KernelProduct | None,
+    source: Source,
+    labels: Tensor | None,
+    p: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """p distinct row numbers of the source.
+
+    `labels` are class codes for "balanced"; None (a regression) makes that uniform. The ways that
+    look at distances need K.
+    """
     n = source.n
     if how not in WAYS:
         raise one_of("centers", how, WAYS)
@@ -30,12 +44,16 @@ def choose(how: str, K: KernelProduct | None, source: Source, labels: Tensor | N
     assert K is not None
     pool = shuffled[: min(n, max(POOL * p, 1000))]
     points = K.points(source.take(pool).X)
-    picks = {"kmeans++": _kmeans_pp, "farthest": _farthest, "rpcholesky": _rp_cholesky}[how](K, points, p, generator)
+    picks = {"kmeans++": _kmeans_pp, "farthest": _farthest, "rpcholesky": _rp_cholesky}[how](
+        K, points, p, generator
+    )
     return pool[picks][torch.randperm(p, generator=generator)]
 
 
 def _balanced(labels: Tensor, shuffled: Tensor, p: int) -> Tensor:
-    """As even a share of every class as its rows allow; what small classes cannot fill goes to the others."""
+    """As even a share of every class as its rows allow; what small classes cannot fill goes to the
+    others.
+    """
     codes = labels[shuffled]
     counts = torch.bincount(codes)
     share, room = torch.zeros_like(counts), p
@@ -60,14 +78,18 @@ def _sq_distance(K: KernelProduct, points, diagonal: Tensor, picks: Tensor) -> T
 
 
 def _kmeans_pp(K: KernelProduct, points, p: int, generator: torch.Generator) -> Tensor:
-    """k-means++ seeding in the RKHS, in rounds: rows drawn with probability ∝ squared distance to the nearest row so far."""
+    """k-means++ seeding in the RKHS, in rounds: rows drawn with probability ∝ squared distance to
+    the nearest row so far.
+    """
     diagonal = K.diagonal(points)
     picks = torch.randint(len(points), (1,), generator=generator)
     nearest = _sq_distance(K, points, diagonal, picks)[:, 0].clamp_(min=0)
     while len(picks) < p:
         size = min(p - len(picks), max(1, len(picks) // 4))
         new = _draw(nearest, picks, size, generator)
-        nearest = torch.minimum(nearest, _sq_distance(K, points, diagonal, new).min(1).values.clamp_(min=0))
+        nearest = torch.minimum(
+            nearest, _sq_distance(K, points, diagonal, new).min(1).values.clamp_(min=0)
+        )
         picks = torch.cat([picks, new])
     return picks
 
@@ -87,10 +109,14 @@ def _farthest(K: KernelProduct, points, p: int, generator: torch.Generator) -> T
 
 
 def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -> Tensor:
-    """Randomly pivoted Cholesky in blocks: rows drawn with probability ∝ what the rows so far do not explain of K(x,x)."""
+    """Randomly pivoted Cholesky in blocks: rows drawn with probability ∝ what the rows so far do
+    not explain of K(x,x).
+    """
     residual = K.diagonal(points).double().clone()
     picks = torch.empty(0, dtype=torch.long)
-    G = torch.empty(len(points), p, dtype=torch.float64, device=residual.device)  # the partial Cholesky factor
+    G = torch.empty(
+        len(points), p, dtype=torch.float64, device=residual.device
+    )  # the partial Cholesky factor
     while len(picks) < p:
         size, done = min(p - len(picks), max(1, p // 20)), len(picks)
         new = _draw(residual, picks, size, generator)
@@ -99,7 +125,12 @@ def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -
         block.diagonal().add_(1e-10 * residual.sum() / len(residual) + 1e-14)
         L, info = torch.linalg.cholesky_ex(block)
         if info.item():  # near-duplicates within the block: take them without credit
-            L = torch.linalg.cholesky(block + 1e-6 * block.diagonal().max() * torch.eye(len(block), dtype=block.dtype, device=block.device))
+            L = torch.linalg.cholesky(
+                block
+                + 1e-6
+                * block.diagonal().max()
+                * torch.eye(len(block), dtype=block.dtype, device=block.device)
+            )
         G[:, done : done + size] = torch.linalg.solve_triangular(L, columns.T, upper=False).T
         residual = (residual - (G[:, done : done + size] ** 2).sum(1)).clamp_(min=0)
         picks = torch.cat([picks, new])
@@ -107,7 +138,9 @@ def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -
 
 
 def _draw(weight: Tensor, taken: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """`size` new rows without replacement, ∝ weight; rows of no weight only when nothing else is left."""
+    """`size` new rows without replacement, ∝ weight; rows of no weight only when nothing else is
+    left.
+    """
     weight = weight.detach().cpu().double().clone()
     weight[taken] = 0
     weight = weight + 1e-12 * weight.max() + 1e-300

@@ -1,4 +1,7 @@
-"""The errors a user can meet. Each message is one sentence: what was given, what was expected, what to do."""
+"""The errors a user can meet.
+
+Each message is one sentence: what was given, what was expected, what to do.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,9 @@ class OutputError(KernelmillError, OSError):
     """A file or folder cannot be written: no space, no permission, a name that is too long."""
 
     def __str__(self) -> str:
-        return self.strerror or super().__str__()  # the sentence alone, without the number of the error
+        return (
+            self.strerror or super().__str__()
+        )  # the sentence alone, without the number of the error
 
 
 class NoFolderError(OutputError, FileNotFoundError):
@@ -64,7 +69,9 @@ def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
 
     near = get_close_matches(str(given), allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}")
+    return InputError(
+        f"{argument}={given!r} is not known: expected one of {', '.join(map(repr, allowed))}.{hint}"
+    )
 
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -75,9 +82,17 @@ def unwritable(error: OSError, path: object = None) -> OutputError:
     where = path or error.filename
     what = "the output" if where is None else repr(str(where))
     why = os.strerror(error.errno) if error.errno else error.strerror or str(error)
-    todo = "free some space or choose another place" if error.errno in NO_SPACE else "choose another place"
+    todo = (
+        "free some space or choose another place"
+        if error.errno in NO_SPACE
+        else "choose another place"
+    )
     kind = (
-        NoFolderError if isinstance(error, FileNotFoundError) else NoPermissionError if isinstance(error, PermissionError) else OutputError
+        NoFolderError
+        if isinstance(error, FileNotFoundError)
+        else NoPermissionError
+        if isinstance(error, PermissionError)
+        else OutputError
     )
     return kind(error.errno, f"{what} cannot be written ({why}); {todo}.")
 
@@ -98,12 +113,16 @@ def needed(package: str, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise InputError(f"this needs {package.split('.')[0]}: pip install 'kernelmill[{extra}]'.") from None
+        raise InputError(
+            f"this needs {package.split('.')[0]}: pip install 'kernelmill[{extra}]'."
+        ) from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning that points at the user's own line, however deep in this library it is raised."""
     level = 1
-    while (frame := sys._getframe(level)).f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while (
+        frame := sys._getframe(level)
+    ).f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level += 1
     warnings.warn(message, category, stacklevel=level + 1)

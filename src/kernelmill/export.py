@@ -1,6 +1,8 @@
-"""Taking a model elsewhere: an ONNX file that turns raw columns into predictions, for onnxruntime and whatever else reads ONNX.
+"""Taking a model elsewhere: an ONNX file that turns raw columns into predictions, for onnxruntime
+and whatever else reads ONNX.
 
-torch.onnx writes the kernel sum; around it go the nodes that turn columns into features, and values into labels and probabilities.
+torch.onnx writes the kernel sum; around it go the nodes that turn columns into features, and values
+into labels and probabilities.
 """
 
 from __future__ import annotations
@@ -25,14 +27,27 @@ from .storage.atomic import aside, keep_mode
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
 OUTPUTS = ("prediction", "label", "probabilities")
-LARGEST = 1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
-NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}  # ONNX's own codes
+LARGEST = (
+    1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
+)
+NUMBERS = {
+    np.dtype("float32"): 1,
+    np.dtype("float64"): 11,
+    np.dtype("int64"): 7,
+}  # ONNX's own codes
 
 
 def write_onnx(
-    path: str | os.PathLike, model: KernelModel, encoder: Encoder | None, classes: Any, calibration: Calibration | None, flat: bool
+    path: str | os.PathLike,
+    model: KernelModel,
+    encoder: Encoder | None,
+    classes: Any,
+    calibration: Calibration | None,
+    flat: bool,
 ) -> None:
-    """classes: labels of a classifier, None of a regression; flat: one number per row instead of a matrix of one column."""
+    """classes: labels of a classifier, None of a regression; flat: one number per row instead of a
+    matrix of one column.
+    """
     onnx = needed("onnx", "onnx")
     needed("onnxscript", "onnx")
     core = _core(model)
@@ -56,7 +71,9 @@ def write_onnx(
 
 
 def _write_in_two(onnx: Any, made: Any, target: Path) -> None:
-    """Tensors in a file beside, under one of two names in turn: the file that is replaced keeps its own until the new one is whole."""
+    """Tensors in a file beside, under one of two names in turn: the file that is replaced keeps its
+    own until the new one is whole.
+    """
     names = [f"{target.name}.data", f"{target.name}.2.data"]
     used = _data_of(onnx, target) if target.is_file() else set()
     name = next((name for name in names if name not in used), names[0])
@@ -77,22 +94,41 @@ def _data_of(onnx: Any, path: Path) -> set[str]:
         graph = onnx.load(str(path), load_external_data=False).graph
     except Exception:  # it is no ONNX file, and has none
         return set()
-    return {entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"}
+    return {
+        entry.value
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
 
 
 def _core(model: KernelModel) -> Any:
-    """X → values, as torch.onnx writes it. From torch.export's program: torch.onnx itself would try other ways, which take what a function
-    outside torch returns for a constant."""
+    """X → values, as torch.onnx writes it.
+
+    From torch.export's program: torch.onnx itself would try other ways, which take what a function
+    outside torch returns for a constant.
+    """
     quiet = logging.getLogger("torch.onnx")
     level = quiet.level
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         quiet.setLevel(logging.ERROR)
         try:
-            found = torch.onnx.export(model.exported(), dynamo=True, input_names=["X"], output_names=["values"], verbose=False)
-        except Exception as error:  # of many kinds; a kernel function of the user's own may do anything
+            found = torch.onnx.export(
+                model.exported(),
+                dynamo=True,
+                input_names=["X"],
+                output_names=["values"],
+                verbose=False,
+            )
+        except (
+            Exception
+        ) as error:  # of many kinds; a kernel function of the user's own may do anything
             reason = str(error).strip().split("\n")[0]
-            raise InputError(f"the {model.kernel.name} kernel cannot be written as ONNX ({type(error).__name__}: {reason}).") from error
+            raise InputError(
+                f"the {model.kernel.name} kernel cannot be written as ONNX ({type(error).__name__}:"
+                f" {reason})."
+            ) from error
         finally:
             quiet.setLevel(level)
     return found.model_proto  # type: ignore[union-attr]
@@ -109,7 +145,9 @@ def _renamed(graph: Any) -> None:
 
 def input_name(column: str) -> str:
     """The input of a column: its own name, unless that is an output's or one of ours."""
-    return f"{column}_in" if column in OUTPUTS or column.startswith(PREFIX) or not column else column
+    return (
+        f"{column}_in" if column in OUTPUTS or column.startswith(PREFIX) or not column else column
+    )
 
 
 class _Number:
@@ -119,7 +157,10 @@ class _Number:
         self._graph, self.name = graph, name
 
     def op(self, kind: str, *others: _Number | float) -> _Number:
-        inputs = [other.name if isinstance(other, _Number) else self._graph._constant(np.float64(other)) for other in others]
+        inputs = [
+            other.name if isinstance(other, _Number) else self._graph._constant(np.float64(other))
+            for other in others
+        ]
         return _Number(self._graph, self._graph._op(kind, self.name, *inputs))
 
     def __add__(self, other: _Number | float) -> _Number:
@@ -147,10 +188,14 @@ class _Around:
         self._nodes = self.before
         self._constants: list[Any] = []
 
-    def _op(self, kind: str, *inputs: str, name: str | None = None, domain: str = "", **attributes: Any) -> str:
+    def _op(
+        self, kind: str, *inputs: str, name: str | None = None, domain: str = "", **attributes: Any
+    ) -> str:
         self._count += 1
         out = name or f"{PREFIX}{self._count}"
-        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), [out], domain=domain, **attributes))
+        self._nodes.append(
+            self._onnx.helper.make_node(kind, list(inputs), [out], domain=domain, **attributes)
+        )
         return out
 
     def _constant(self, value: Any) -> str:
@@ -163,38 +208,65 @@ class _Around:
         return self._onnx.helper.make_tensor_value_info(name, code, list(shape))
 
     def columns(self, encoder: Encoder, features: str) -> None:
-        """One input per column: numbers as float64 (NaN where missing), dates as seconds since 1970, texts as strings ("" for none)."""
+        """One input per column: numbers as float64 (NaN where missing), dates as seconds since
+        1970, texts as strings ("" for none).
+        """
         text, double = self._onnx.TensorProto.STRING, self._onnx.TensorProto.DOUBLE
         parts, axis = [], self._constant(np.array([1], np.int64))
         for column, width in zip(encoder.numbers, encoder.widths, strict=True):
             name = input_name(column)
             wide = width > 1 and column not in encoder.dates
-            self.inputs.append(self._typed(name, double, "rows", width) if wide else self._typed(name, double, "rows"))
+            self.inputs.append(
+                self._typed(name, double, "rows", width)
+                if wide
+                else self._typed(name, double, "rows")
+            )
             own = name if wide else self._op("Unsqueeze", name, axis)
             parts += self._date(own) if column in encoder.dates else [own]
         made = []
         if parts:
             values = parts[0] if len(parts) == 1 else self._op("Concat", *parts, axis=1)
             lost = self._op("IsNaN", values)
-            scaled = self._op("Div", self._op("Sub", values, self._constant(encoder.shift)), self._constant(encoder.scale))
+            scaled = self._op(
+                "Div",
+                self._op("Sub", values, self._constant(encoder.shift)),
+                self._constant(encoder.scale),
+            )
             made.append(self._op("Where", lost, self._constant(np.float64(0)), scaled))
             if len(encoder.flagged):
-                made.append(self._op("Gather", self._op("Cast", lost, to=double), self._constant(encoder.flagged.astype(np.int64)), axis=1))
+                made.append(
+                    self._op(
+                        "Gather",
+                        self._op("Cast", lost, to=double),
+                        self._constant(encoder.flagged.astype(np.int64)),
+                        axis=1,
+                    )
+                )
         for category in encoder.categories:
             if category.how == "hash" or category.table is None:
                 raise InputError(
-                    f"the column {category.name!r} is hashed, which ONNX cannot express; train with columns=Columns(beyond='target')."
+                    f"the column {category.name!r} is hashed, which ONNX cannot express; train with"
+                    " columns=Columns(beyond='target')."
                 )
             self.inputs.append(self._typed(input_name(category.name), text, "rows"))
             if not category.width:
                 continue
-            keys = {"" if value is None else value: code for code, value in reversed(list(enumerate(category.values)))}
+            keys = {
+                "" if value is None else value: code
+                for code, value in reversed(list(enumerate(category.values)))
+            }
             keys = {**category.names.aliases(), **keys}
             codes = self._op(
-                "LabelEncoder", input_name(category.name), domain="ai.onnx.ml", keys_strings=list(keys), values_int64s=list(keys.values()),
+                "LabelEncoder",
+                input_name(category.name),
+                domain="ai.onnx.ml",
+                keys_strings=list(keys),
+                values_int64s=list(keys.values()),
                 default_int64=len(category.values),
-            )  # fmt: skip
-            made.append(self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0))
+            )
+            made.append(
+                self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
+            )
         joined = made[0] if len(made) == 1 else self._op("Concat", *made, axis=1)
         kind = NUMBERS[np.dtype("float32" if encoder.kind == "float16" else encoder.kind)]
         narrow = self._op("Cast", joined, to=kind)
@@ -208,7 +280,10 @@ class _Around:
 
     def numbers(self, values: str, flat: bool) -> None:
         self._nodes = self.after
-        wide = torch.promote_types(self._model.alpha.dtype, self._model.intercept.dtype) == torch.float64
+        wide = (
+            torch.promote_types(self._model.alpha.dtype, self._model.intercept.dtype)
+            == torch.float64
+        )
         kind = NUMBERS[np.dtype("float64" if wide else "float32")]
         if flat:
             self._op("Squeeze", values, self._constant(np.array([1], np.int64)), name="prediction")
@@ -226,24 +301,48 @@ class _Around:
         elif classes.dtype.kind == "f":
             labels, kind = classes.astype(np.float64), double
         else:
-            labels, kind = np.array([str(c) for c in classes], dtype=object), self._onnx.TensorProto.STRING
+            labels, kind = (
+                np.array([str(c) for c in classes], dtype=object),
+                self._onnx.TensorProto.STRING,
+            )
         wide = self._op("Cast", values, to=double)
         if calibration.floor:
-            wide = self._op("Log", self._op("Max", wide, self._constant(np.float64(calibration.floor))))
+            wide = self._op(
+                "Log", self._op("Max", wide, self._constant(np.float64(calibration.floor)))
+            )
         moved = self._op("Add", wide, self._constant(calibration.bias.numpy()))
         place = self._op("ArgMax", moved, axis=1, keepdims=0)
         self._op("Gather", self._constant(labels), place, axis=0, name="label")
-        self._op("Softmax", self._op("Div", moved, self._constant(np.float64(calibration.temperature))), axis=1, name="probabilities")
-        self.outputs += [self._typed("label", kind, "rows"), self._typed("probabilities", double, "rows", len(classes))]
+        self._op(
+            "Softmax",
+            self._op("Div", moved, self._constant(np.float64(calibration.temperature))),
+            axis=1,
+            name="probabilities",
+        )
+        self.outputs += [
+            self._typed("label", kind, "rows"),
+            self._typed("probabilities", double, "rows", len(classes)),
+        ]
 
     def _known(self, node: Any) -> None:
-        """A node as it is, but for acos, which onnxruntime has in float32 only. Of the half angle, tan² = (1 − cos) / (1 + cos), float32
-        has digits enough."""
+        """A node as it is, but for acos, which onnxruntime has in float32 only.
+
+        Of the half angle, tan² = (1 − cos) / (1 + cos), float32 has digits enough.
+        """
         if node.op_type != "Acos" or self._model.alpha.dtype != torch.float64:
             self._nodes.append(node)
             return
-        one, single, double = self._constant(np.float64(1)), self._onnx.TensorProto.FLOAT, self._onnx.TensorProto.DOUBLE
-        tangent = self._op("Sqrt", self._op("Div", self._op("Sub", one, node.input[0]), self._op("Add", one, node.input[0])))
+        one, single, double = (
+            self._constant(np.float64(1)),
+            self._onnx.TensorProto.FLOAT,
+            self._onnx.TensorProto.DOUBLE,
+        )
+        tangent = self._op(
+            "Sqrt",
+            self._op(
+                "Div", self._op("Sub", one, node.input[0]), self._op("Add", one, node.input[0])
+            ),
+        )
         half = self._op("Cast", self._op("Atan", self._op("Cast", tangent, to=single)), to=double)
         self._op("Add", half, half, name=node.output[0])
 
@@ -254,9 +353,19 @@ class _Around:
             self._known(node)
         inputs = self.inputs
         if features is not None:  # a matrix, as it is
-            inputs = [self._typed("X", graph.input[0].type.tensor_type.elem_type, "rows", self._model.Z.shape[1])]
+            inputs = [
+                self._typed(
+                    "X", graph.input[0].type.tensor_type.elem_type, "rows", self._model.Z.shape[1]
+                )
+            ]
             self.before.insert(0, helper.make_node("Identity", ["X"], [features]))
-        made = helper.make_graph([*self.before, *self.after], "kernelmill", inputs, self.outputs, [*graph.initializer, *self._constants])
+        made = helper.make_graph(
+            [*self.before, *self.after],
+            "kernelmill",
+            inputs,
+            self.outputs,
+            [*graph.initializer, *self._constants],
+        )
         opsets = [*core.opset_import]
         if not any(o.domain == "ai.onnx.ml" for o in opsets):
             opsets.append(helper.make_opsetid("ai.onnx.ml", 3))

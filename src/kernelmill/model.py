@@ -21,16 +21,24 @@ ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a mil
 
 
 def _facts(X: Tensor) -> dict[str, str]:
-    return {"call": "predict", "rows to predict": str(tuple(X.shape)), "rows of X to predict": "#" + checksum(X)}
+    return {
+        "call": "predict",
+        "rows to predict": str(tuple(X.shape)),
+        "rows of X to predict": "#" + checksum(X),
+    }
 
 
 class KernelModel(nn.Module):
-    """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values on the model's device.
+    """A trained kernel model as a torch module:
 
-    Z are rows of the training data as they were given; alpha (p, c) is in the precision of the sums, intercept (c,) in that of the
-    values: float64 for numbers, which may be far from zero. `precision` is what features are rounded to, in training as in prediction.
-    `constants` are the features that never varied in training, each with its value there: what they say later was not learned, so they
-    are taken as they were. Where ranks share it, Z and alpha are this rank's rows, and all ranks call it together, with the same rows.
+    `forward` takes raw rows and returns (r, c) values on the model's device.
+
+    Z are rows of the training data as they were given; alpha (p, c) is in the precision of the
+    sums, intercept (c,) in that of the values: float64 for numbers, which may be far from zero.
+    `precision` is what features are rounded to, in training as in prediction. `constants` are the
+    features that never varied in training, each with its value there: what they say later was not
+    learned, so they are taken as they were. Where ranks share it, Z and alpha are this rank's rows,
+    and all ranks call it together, with the same rows.
     """
 
     Z: Tensor
@@ -59,7 +67,9 @@ class KernelModel(nn.Module):
         self.kernel, self.tile_bytes, self.constants = kernel, tile_bytes, constants or {}
         self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
-        self.register_buffer("alpha", alpha.contiguous())  # as a file has it: the order of a sum follows it
+        self.register_buffer(
+            "alpha", alpha.contiguous()
+        )  # as a file has it: the order of a sum follows it
         self.register_buffer("intercept", intercept)
         self.ridge = None if uncertainty is None else uncertainty.ridge
         for name in UNCERTAINTY if uncertainty is not None else ():
@@ -71,16 +81,23 @@ class KernelModel(nn.Module):
         return {**self.__dict__, "_prepared": None}
 
     def prepared(self) -> tuple[KernelProduct, Points]:
-        """The kernel product and Z as it sees them, made once for a device: remaking them would cost as much as predicting a row."""
+        """The kernel product and Z as it sees them, made once for a device: remaking them would
+        cost as much as predicting a row.
+        """
         device, dtype = self.alpha.device, self.alpha.dtype
-        if self._prepared is None or self._prepared[0].device != device or self._prepared[0].dtype != dtype:
+        if (
+            self._prepared is None
+            or self._prepared[0].device != device
+            or self._prepared[0].dtype != dtype
+        ):
             origin, spread = frame(self.kernel, self.Z, self.comm.all_sum)
             tile = self.tile_bytes or (GPU_TILE_BYTES if device.type == "cuda" else TILE_BYTES)
             # A module may be cast: `model.float()` computes in float32 from then on.
             cast = {torch.float64: "float64", torch.float32: "float32"}.get(dtype)
             if cast is None:
                 raise InputError(
-                    f"the model's weights were cast to {dtype}, expected float32 or float64: use precision='float16' to round features."
+                    f"the model's weights were cast to {dtype}, expected float32 or float64: use"
+                    " precision='float16' to round features."
                 )
             precision = cast if "float64" in (self.precision, cast) else self.precision
             K = KernelProduct(self.kernel, origin, precision, device, tile, spread)
@@ -95,12 +112,18 @@ class KernelModel(nn.Module):
 
     def _values(self, X: Tensor) -> Tensor:
         K, Z = self.prepared()
-        agree(self.comm, lambda: _facts(X))  # rows that differ would add up to numbers that look right
-        X = X.detach()  # tiles are computed in place, without gradients; the exported program has them
+        agree(
+            self.comm, lambda: _facts(X)
+        )  # rows that differ would add up to numbers that look right
+        X = (
+            X.detach()
+        )  # tiles are computed in place, without gradients; the exported program has them
         dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
         out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
-        for i in range(0, len(X), ROWS):  # rows stream through: neither X nor K is ever whole on the device
+        for i in range(
+            0, len(X), ROWS
+        ):  # rows stream through: neither X nor K is ever whole on the device
             points = K.points(self._as_learned(X[i : i + ROWS]))
             waiting.append((i, self.comm.start_sum(K.matmul(points, Z, self.alpha))))
             if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed
@@ -120,25 +143,39 @@ class KernelModel(nn.Module):
 
     def _expression(self, X: Tensor) -> Tensor:
         if self._prepared is None:
-            raise InputError("prepare the model before it is exported: model.prepared(), or call it once.")
+            raise InputError(
+                "prepare the model before it is exported: model.prepared(), or call it once."
+            )
         K, Z = self._prepared
         return K.expression(self._as_learned(X), Z, self.alpha) + self.intercept
 
     def exported(self) -> torch.export.ExportedProgram:
-        """The model as torch.export's program, for any number of rows (2 or more) of the precision of its centers. K(X, Z) is held: give
-        it some hundred rows at a time."""
+        """The model as torch.export's program, for any number of rows (2 or more) of the precision
+        of its centers. K(X, Z) is held: give it some hundred rows at a time.
+        """
         model = copy.deepcopy(self).cpu().eval()
         model.prepared()
-        example = torch.zeros(7, self.Z.shape[1], dtype=torch.promote_types(self.Z.dtype, torch.float32))
-        return torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+        example = torch.zeros(
+            7, self.Z.shape[1], dtype=torch.promote_types(self.Z.dtype, torch.float32)
+        )
+        return torch.export.export(
+            model, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},)
+        )
 
     @property
     def uncertainty(self) -> Uncertainty | None:
-        return None if self.ridge is None else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
+        return (
+            None
+            if self.ridge is None
+            else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
+        )
 
     @in_own_modes()
     def std(self, X: Tensor) -> Tensor:
-        """(r, c) standard deviation of the targets at X, noise included. Only a Gaussian process knows it."""
+        """(r, c) standard deviation of the targets at X, noise included.
+
+        Only a Gaussian process knows it.
+        """
         known = self.uncertainty
         if known is None:
             raise InputError("this model has no variance: it was not trained by solver='sgpr'.")
@@ -153,4 +190,7 @@ class KernelModel(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        return f"{self.kernel}, centers={self.n_centers}, features={self.Z.shape[1]}, outputs={self.alpha.shape[1]}"
+        return (
+            f"{self.kernel}, centers={self.n_centers}, features={self.Z.shape[1]},"
+            f" outputs={self.alpha.shape[1]}"
+        )

@@ -1,4 +1,6 @@
-"""Settings: dataclasses whose fields are their parameters, so that they nest in scikit-learn's set_params and clone."""
+"""Settings: dataclasses whose fields are their parameters, so that they nest in scikit-learn's
+set_params and clone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from .errors import one_of
 
 
 class Settings:
-    """Gives a dataclass scikit-learn's `get_params` and `set_params` without importing scikit-learn."""
+    """Gives a dataclass scikit-learn's `get_params` and `set_params` without importing
+    scikit-learn.
+    """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

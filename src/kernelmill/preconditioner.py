@@ -1,7 +1,7 @@
 """λ, E, F, the preconditioned diagonal k, and the step they allow. Defined once, derived once.
 
-P f = f − K(·, X_s) F Fᵀ f(X_s), with F = E √D, D = (1 − τ/Λ)₊/Λ: the top q eigen-directions of the subsample are brought down
-to the level τ of the tail.
+P f = f − K(·, X_s) F Fᵀ f(X_s), with F = E √D, D = (1 − τ/Λ)₊/Λ: the top q eigen-directions of the
+subsample are brought down to the level τ of the tail.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from torch import Tensor
 from .kernels import Points
 from .ops import KernelProduct
 
-OVERSTEP = 1.5  # first step in units of 1/B; it falls linearly to 0 over the run (docs/algorithm.md has the measurements)
+# First step in units of 1/B; it falls linearly to 0 over the run (docs/algorithm.md has the
+# measurements).
+OVERSTEP = 1.5
 FRESH_ROWS = 5_000  # rows on which the step is measured; fewer inflate the top eigenvalue
-ANCHORED_STEP = 0.7  # the largest step, in units of 1/B, once residuals of the last epoch are subtracted
+ANCHORED_STEP = (
+    0.7  # the largest step, in units of 1/B, once residuals of the last epoch are subtracted
+)
 
 
 @dataclass(frozen=True)
 class Preconditioner:
-    """F (s, q) and K(X_s,X_s) F in the run's precision, and the eigenvalues λ_1 … λ_{q+1} they came from, in float64."""
+    """F (s, q) and K(X_s,X_s) F in the run's precision, and the eigenvalues λ_1 … λ_{q+1} they came
+    from, in float64.
+    """
 
     F: Tensor
     KF: Tensor
@@ -36,7 +42,9 @@ class Preconditioner:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What fresh rows say of the preconditioned kernel: its top eigenvalue per row, and its diagonal k."""
+    """What fresh rows say of the preconditioned kernel: its top eigenvalue per row, and its
+    diagonal k.
+    """
 
     lambda_top: float
     k: Tensor
@@ -46,7 +54,9 @@ DENSE_ROWS = 4_000  # up to here all eigenvectors are computed; beyond, only tho
 
 
 def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
-    """The q + 1 largest eigenvalues and q eigenvectors of a symmetric float64 matrix, largest first."""
+    """The q + 1 largest eigenvalues and q eigenvectors of a symmetric float64 matrix, largest
+    first.
+    """
     if len(K_ss) > DENSE_ROWS and q + 1 <= len(K_ss) // 8:
         return subspace_iteration(K_ss, q)
     values, vectors = torch.linalg.eigh((K_ss + K_ss.T) / 2)
@@ -55,21 +65,35 @@ def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
 
 
 def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, Tensor]:
-    """The same by products with a block of 1.25·q vectors: matrix products instead of a full decomposition.
+    """The same by products with a block of 1.25·q vectors: matrix products instead of a full
+    decomposition.
 
-    The last few vectors come out as mixtures of true ones. That is harmless: for any orthonormal V with VᵀKV = Λ the matrix VΛ⁻¹Vᵀ
-    stays below K⁻¹, so that the preconditioned kernel stays positive; what it is worth is then measured on fresh rows, as always.
+    The last few vectors come out as mixtures of true ones. That is harmless: for any orthonormal V
+    with VᵀKV = Λ the matrix VΛ⁻¹Vᵀ stays below K⁻¹, so that the preconditioned kernel stays
+    positive; what it is worth is then measured on fresh rows, as always.
     """
     generator = torch.Generator(device=K_ss.device).manual_seed(0)
-    V = torch.randn(len(K_ss), min(len(K_ss), q + q // 4 + 8), generator=generator, dtype=torch.float64, device=K_ss.device)
+    V = torch.randn(
+        len(K_ss),
+        min(len(K_ss), q + q // 4 + 8),
+        generator=generator,
+        dtype=torch.float64,
+        device=K_ss.device,
+    )
     for _ in range(rounds):
         V = torch.linalg.qr(K_ss @ (K_ss @ (K_ss @ V))).Q
     values, turn = torch.linalg.eigh(V.T @ (K_ss @ V))
     return values.flip(0)[: q + 1].clamp(min=0), V @ turn.flip(1)[:, :q]
 
 
-RANK_FLOOR = {torch.float32: 1e-6, torch.float64: 1e-12}  # eigenvalues below this share of the first are rounding
-TAU_FLOOR = {torch.float32: 1e-5, torch.float64: 1e-8}  # how far the top is brought down at most, as a share of the first
+RANK_FLOOR = {
+    torch.float32: 1e-6,
+    torch.float64: 1e-12,
+}  # eigenvalues below this share of the first are rounding
+TAU_FLOOR = {
+    torch.float32: 1e-5,
+    torch.float64: 1e-8,
+}  # how far the top is brought down at most, as a share of the first
 
 
 def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:
@@ -77,9 +101,13 @@ def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:
     return int((values > RANK_FLOOR[dtype] * values[0]).sum())
 
 
-def precondition(K_ss: Tensor, values: Tensor, E: Tensor, tau: float, dtype: torch.dtype) -> Preconditioner:
-    """F for the level τ, from an eigensystem with one eigenvalue more than vectors. q is cut at the numerical rank, and τ
-    has a floor: a kernel of low rank would otherwise be preconditioned down to its own rounding."""
+def precondition(
+    K_ss: Tensor, values: Tensor, E: Tensor, tau: float, dtype: torch.dtype
+) -> Preconditioner:
+    """F for the level τ, from an eigensystem with one eigenvalue more than vectors. q is cut at the
+    numerical rank, and τ has a floor: a kernel of low rank would otherwise be preconditioned down
+    to its own rounding.
+    """
     q = min(E.shape[1], numerical_rank(values, dtype))
     top = values[:q]
     tau = max(tau, TAU_FLOOR[dtype] * values[0].item())
@@ -89,18 +117,28 @@ def precondition(K_ss: Tensor, values: Tensor, E: Tensor, tau: float, dtype: tor
 
 
 def diagonal(K: KernelProduct, X: Points, K_Xs: Tensor, F: Tensor, rough: bool = False) -> Tensor:
-    """k(x) = K(x,x) − ‖Fᵀ K(X_s,x)‖²: how far one unit of step moves a row's own prediction. Floored: rounding can pass zero.
+    """k(x) = K(x,x) − ‖Fᵀ K(X_s,x)‖²: how far one unit of step moves a row's own prediction.
 
-    `rough`: to 4e-3 of K(x,x), by a bfloat16 product; in float32 it would be a fifth of an epoch on a GPU.
+    Floored: rounding can pass zero.
+
+    `rough`: to 4e-3 of K(x,x), by a bfloat16 product; in float32 it would be a fifth of an epoch on
+    a GPU.
     """
     k = K.diagonal(X)
     Q = K_Xs.bfloat16() @ F.bfloat16() if rough else K_Xs @ F
     explained = torch.linalg.vector_norm(Q, dim=1, dtype=k.dtype)
-    return torch.maximum(torch.addcmul(k, explained, explained, value=-1), 1e2 * torch.finfo(k.dtype).eps * k)
+    return torch.maximum(
+        torch.addcmul(k, explained, explained, value=-1), 1e2 * torch.finfo(k.dtype).eps * k
+    )
 
 
-def fresh_spectrum(K: KernelProduct, F: Tensor, X_s: Points, X: Points, w: Tensor, generator: torch.Generator) -> Spectrum:
-    """λ_top and k of √w (K − KF(KF)ᵀ) √w on rows X. The subsample's own tail is 2 to 8 times too small to trust."""
+def fresh_spectrum(
+    K: KernelProduct, F: Tensor, X_s: Points, X: Points, w: Tensor, generator: torch.Generator
+) -> Spectrum:
+    """λ_top and k of √w (K − KF(KF)ᵀ) √w on rows X.
+
+    The subsample's own tail is 2 to 8 times too small to trust.
+    """
     root = w.sqrt()[:, None]
     K_XX, K_Xs = K.dense(X, X), K.dense(X, X_s)
     Q = K_Xs @ F
@@ -125,10 +163,14 @@ class Step:
     beta: float
 
 
-def measured_step(spectrum: Spectrum, beta: float, largest: int, m: int | None = None, overstep: float = OVERSTEP) -> Step:
-    """η = overstep/B with B = max(mean k, β/2), and the largest batch for which that is still stable, m = B/λ_top.
+def measured_step(
+    spectrum: Spectrum, beta: float, largest: int, m: int | None = None, overstep: float = OVERSTEP
+) -> Step:
+    """η = overstep/B with B = max(mean k, β/2), and the largest batch for which that is still
+    stable, m = B/λ_top.
 
-    Rows with k above B are held back one by one (`row_steps`), so that one outlier does not slow all others.
+    Rows with k above B are held back one by one (`row_steps`), so that one outlier does not slow
+    all others.
     """
     B = max(spectrum.k.mean().item(), beta / 2)
     if m is None:
@@ -137,7 +179,9 @@ def measured_step(spectrum: Spectrum, beta: float, largest: int, m: int | None =
 
 
 def printed_step(beta: float, tail: float, s: int, largest: int, m: int | None = None) -> Step:
-    """The paper's recipe: critical batch m* = β·s/λ_{q+1}; η = 1/β below it, 2/(β + (m−1)λ_{q+1}/s) from there on."""
+    """The paper's recipe: critical batch m* = β·s/λ_{q+1}; η = 1/β below it, 2/(β + (m−1)λ_{q+1}/s)
+    from there on.
+    """
     critical = beta * s / tail if tail > 0 else math.inf
     if m is None:
         m = int(max(1, min(largest, critical)))
@@ -150,20 +194,29 @@ def row_steps(eta: float, k: Tensor, limit: float) -> Tensor:
 
 
 def build(
-    K: KernelProduct, X_s: Points, q: int, fresh: tuple[Points, Tensor], generator: torch.Generator, level: float = 0.0
+    K: KernelProduct,
+    X_s: Points,
+    q: int,
+    fresh: tuple[Points, Tensor],
+    generator: torch.Generator,
+    level: float = 0.0,
 ) -> tuple[Preconditioner, Spectrum]:
-    """The preconditioner of a subsample and what fresh rows say of it. `fresh`: rows of the data and their weights.
+    """The preconditioner of a subsample and what fresh rows say of it.
 
-    `level`: the ridge as an eigenvalue of the subsample. Of K + λ no direction is below λ: brought down further than that, the top ones
-    would be the slowest (a wide Gaussian, λ = 0.14: after 5 epochs 3 % of the spread of the solution instead of 92 %).
+    `fresh`: rows of the data and their weights.
+
+    `level`: the ridge as an eigenvalue of the subsample. Of K + λ no direction is below λ: brought
+    down further than that, the top ones would be the slowest (a wide Gaussian, λ = 0.14: after 5
+    epochs 3 % of the spread of the solution instead of 92 %).
     """
     K_ss = K.dense64(X_s, X_s)
     values, E = top_eigensystem(K_ss, q)
     pre = precondition(K_ss, values, E, max(level, values[-1].item()), K.dtype)
     X, w = fresh
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
-    # Directions that the subsample claims to know better than fresh rows confirm are left partly in the tail; without this a
-    # large q makes the preconditioned kernel smaller than its own noise, and training stalls silently.
+    # Directions that the subsample claims to know better than fresh rows confirm are left partly in
+    # the tail; without this a large q makes the preconditioned kernel smaller than its own noise,
+    # and training stalls silently.
     confirmed = len(X_s) * spectrum.lambda_top / 4
     if confirmed > pre.tau:
         pre = precondition(K_ss, values, E, confirmed, K.dtype)

@@ -13,7 +13,9 @@ from .distributed.team import Communicator
 
 
 class Ends:
-    """SIGTERM and Ctrl-C where several ranks train: they wait for the moment in which all can stop together. A second one does not."""
+    """SIGTERM and Ctrl-C where several ranks train: they wait for the moment in which all can stop
+    together. A second one does not.
+    """
 
     def __init__(self, comm: Communicator):
         self.wanted, self._terminated, self._ranks = False, False, comm.size

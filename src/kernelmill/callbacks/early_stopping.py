@@ -22,7 +22,9 @@ class NoEarlyStopping:
 
 
 class EarlyStopping(NoEarlyStopping):
-    """Keeps the weights of the best score, and asks for the end after `patience` epochs without a better one."""
+    """Keeps the weights of the best score, and asks for the end after `patience` epochs without a
+    better one.
+    """
 
     def __init__(self, patience: int):
         self._patience = patience

@@ -31,7 +31,9 @@ class Kept(TypedDict):
 
 
 class Listeners:
-    """Scores, history, early stopping, the user's callbacks, checkpoints. Any may ask for the end; ranks end together.
+    """Scores, history, early stopping, the user's callbacks, checkpoints.
+
+    Any may ask for the end; ranks end together.
 
     `weights` turns a solver's weights into those of the model, which callbacks see.
     """
@@ -56,7 +58,9 @@ class Listeners:
         self.history(event)
         stop = self.stopping(event)
         for callback in self._callbacks:
-            shown = event if event.alpha is None else replace(event, alpha=self._weights(event.alpha))
+            shown = (
+                event if event.alpha is None else replace(event, alpha=self._weights(event.alpha))
+            )
             stop = bool(callback(shown)) or stop
         due = self._store.due(event) and leads(self._comm)
         stop, ending, due = any_rank(self._comm, stop, self._ends.wanted, due)
@@ -86,5 +90,8 @@ def callbacks_of(given: Any, verbose: int) -> list[Callback]:
     several = list(given) if isinstance(given, (list, tuple)) else [given]
     found = [callback for callback in several if callback is not None]
     if not all(callable(callback) for callback in found):
-        raise InputError(f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of them.")
+        raise InputError(
+            f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of"
+            " them."
+        )
     return [*found, ProgressBar()] if verbose else found

@@ -9,7 +9,10 @@ from ..solvers import Event
 
 
 class _Logger:
-    """Sends losses and rows per second somewhere. A run begins at its "start" event and is closed at its "end"."""
+    """Sends losses and rows per second somewhere.
+
+    A run begins at its "start" event and is closed at its "end".
+    """
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
@@ -37,7 +40,10 @@ class _Logger:
 
 
 class TensorBoard(_Logger):
-    """Writes event files that `tensorboard --logdir FOLDER` shows. Needs kernelmill[tensorboard]."""
+    """Writes event files that `tensorboard --logdir FOLDER` shows.
+
+    Needs kernelmill[tensorboard].
+    """
 
     def __init__(self, log_dir: str):
         self._log_dir = str(log_dir)
@@ -61,7 +67,10 @@ class TensorBoard(_Logger):
 
 
 class MLflow(_Logger):
-    """Logs to the MLflow run that is active, or to a new one of this name. Needs kernelmill[mlflow]."""
+    """Logs to the MLflow run that is active, or to a new one of this name.
+
+    Needs kernelmill[mlflow].
+    """
 
     def __init__(self, run_name: str | None = None, experiment: str | None = None):
         self._name, self._experiment, self._own = run_name, experiment, False
@@ -86,10 +95,17 @@ class MLflow(_Logger):
 
 
 class WandB(_Logger):
-    """Logs to the Weights & Biases run that is active, or to a new one of this project. Needs kernelmill[wandb]."""
+    """Logs to the Weights & Biases run that is active, or to a new one of this project.
+
+    Needs kernelmill[wandb].
+    """
 
     def __init__(self, project: str | None = None, **settings: Any):
-        self._wandb, self._settings, self._own = needed("wandb", "wandb"), {"project": project, **settings}, False
+        self._wandb, self._settings, self._own = (
+            needed("wandb", "wandb"),
+            {"project": project, **settings},
+            False,
+        )
 
     def _open(self) -> None:
         self._own = self._wandb.run is None

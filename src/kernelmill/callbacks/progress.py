@@ -30,7 +30,9 @@ class ProgressBar:
                 console=Console(file=aside()),
             )
             self._bar.start()
-            self._task = self._bar.add_task("fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-")
+            self._task = self._bar.add_task(
+                "fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-"
+            )
         if self._bar is None:
             return
         rate = f"{event.rows / event.seconds:,.0f}" if event.seconds > 0 and event.rows else "-"
@@ -52,7 +54,10 @@ def announce(plan: Plan) -> None:
 
 def plan_line(plan: Plan) -> str:
     """One line that says what is about to happen."""
-    parts = [f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs, {plan.precision} on {plan.device}"]
+    parts = [
+        f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs,"
+        f" {plan.precision} on {plan.device}"
+    ]
     if plan.s is not None:
         parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
     elif plan.epochs > 1:

@@ -34,7 +34,9 @@ def compare(
         int,
         typer.Option(min=20, help="At most so many rows, of which a fifth are for the score."),
     ] = 20_000,
-    n_centers: Annotated[int, typer.Option(help="Centers of the solvers that have fewer than rows.")] = 2000,
+    n_centers: Annotated[
+        int, typer.Option(help="Centers of the solvers that have fewer than rows.")
+    ] = 2000,
     part: Part = None,
     json_: AsJson = False,
     debug: Debug = False,
@@ -48,7 +50,10 @@ def compare(
     kind, why = task_of(table.column(name), name, task)
     order = np.random.default_rng(0).permutation(table.n)[:rows]
     held, learned = np.sort(order[: len(order) // 5]), np.sort(order[len(order) // 5 :])
-    say.print(f"{len(learned):,} rows to learn from, {len(held):,} for the score. This is a {kind}: {escape(why)}.")
+    say.print(
+        f"{len(learned):,} rows to learn from, {len(held):,} for the score. This is a {kind}:"
+        f" {escape(why)}."
+    )
     train, test = _rows(table, learned), _rows(table, held)
     found: list[Row] = []
     kernel: Kernel | str = "auto"

@@ -124,7 +124,9 @@ def _kernel(kernel: object, bandwidth: object) -> object:
     try:
         made.bandwidth = "auto" if bandwidth == "auto" else float(cast(float | str, bandwidth))
     except ValueError:
-        raise InputError(f"--bandwidth {bandwidth!r} was given, expected a number or auto.") from None
+        raise InputError(
+            f"--bandwidth {bandwidth!r} was given, expected a number or auto."
+        ) from None
     return made
 
 

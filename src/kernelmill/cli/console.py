@@ -49,7 +49,9 @@ CODE_OF: dict[type[BaseException], int] = {  # the first that fits
 }
 # Control characters, overrides of the direction of writing, and surrogates: a terminal would obey
 # them instead of showing them.
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 P = ParamSpec("P")
 
 
@@ -67,7 +69,9 @@ class Terminal(Console):
     """A console that shows control characters instead of obeying them: names in data and models
     are written by others."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for part in super().render(renderable, options):
             yield part if part.control else Segment(visible(part.text), part.style)
 

@@ -22,10 +22,15 @@ def demo(
 ) -> None:
     """Show the whole way on a small data set: train, evaluate, predict and report."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out {str(out)!r} is there already; choose another folder, nothing was written.")
+        raise InputError(
+            f"--out {str(out)!r} is there already; choose another folder, nothing was written."
+        )
     check_writable(out / "x")
     say = words()
-    say.print("The handwritten digits that come with scikit-learn, 1,797 rows of 64 pixels, about ten seconds.")
+    say.print(
+        "The handwritten digits that come with scikit-learn, 1,797 rows of 64 pixels, about ten"
+        " seconds."
+    )
     _write_digits(out)
     train, test, model = str(out / "train.csv"), str(out / "test.csv"), str(out / "digits")
     steps = [

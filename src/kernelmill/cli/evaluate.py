@@ -59,7 +59,9 @@ def evaluate_file(
     table = table_of(data, part or "test", kinds=estimator.kinds())
     known = target or estimator._target or target_of(table, None)
     if known not in table.fields:
-        raise InputError(f"{table.where} has no column {known!r}, the target; say --target NAME for another one.")
+        raise InputError(
+            f"{table.where} has no column {known!r}, the target; say --target NAME for another one."
+        )
     _, y, _ = given(table, known, None, 0)
     return evaluated(estimator, table, y), table.where.replace("'", "")
 

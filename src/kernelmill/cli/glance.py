@@ -19,7 +19,11 @@ class Glance:
     columns: int | None = None
 
     def __str__(self) -> str:
-        size = f"{self.bytes / 2**30:.1f} GiB" if self.bytes >= 2**30 else f"{max(1, self.bytes >> 10):,} KiB"
+        size = (
+            f"{self.bytes / 2**30:.1f} GiB"
+            if self.bytes >= 2**30
+            else f"{max(1, self.bytes >> 10):,} KiB"
+        )
         parts = [] if self.rows is None else [f"{'about ' if self.about else ''}{self.rows:,} rows"]
         parts += [] if self.columns is None else [f"{self.columns:,} columns"]
         return f"{self.where}: {' × '.join(parts) + ', ' if parts else ''}{size}"

@@ -53,7 +53,10 @@ def _names_of_part(path: Path, part: str | None) -> dict[str, str]:
         names = [name for name, _ in npz_shapes(path)]
     except Exception:  # a damaged file: the error comes when it is opened
         return {}
-    train, test = ({name.removesuffix(f"_{p}"): name for name in names if name.endswith(f"_{p}")} for p in PARTS)
+    train, test = (
+        {name.removesuffix(f"_{p}"): name for name in names if name.endswith(f"_{p}")}
+        for p in PARTS
+    )
     if set(train) != set(test):
         return {}
     return train if part == "train" else test
@@ -77,7 +80,9 @@ def target_of(table: Table, named: str | None) -> str:
     found = [name for name in table.fields if name.lower() in TARGETS]
     if len(found) != 1:
         known = _listed(list(table.fields))
-        raise InputError(f"which column of {table.where} is the target? Say --target NAME, one of {known}.")
+        raise InputError(
+            f"which column of {table.where} is the target? Say --target NAME, one of {known}."
+        )
     return found[0]
 
 

@@ -11,5 +11,11 @@ def share_out(ranks: int) -> None:
     if ranks == 1 or "WORLD_SIZE" in os.environ:
         return
     sys.stderr.flush()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
     os.execv(sys.executable, [*launcher, "-m", "kernelmill", *sys.argv[1:]])

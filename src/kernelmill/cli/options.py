@@ -14,17 +14,25 @@ Data = Annotated[
         help="A .csv, .parquet, .arrow, .npy, .npz or .h5 file, or a folder of them.",
     ),
 ]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="The folder that `kernelmill train` wrote.")
+]
 Target = Annotated[
     str | None,
-    typer.Option(help="The column to predict. Not needed where one is called y, target, label or class."),
+    typer.Option(
+        help="The column to predict. Not needed where one is called y, target, label or class."
+    ),
 ]
 Task = Annotated[
     str | None,
     typer.Option(help="classification or regression. (default: told from the target)"),
 ]
-Part = Annotated[str | None, typer.Option(help="Of an .npz file with X_train … y_test: train or test.")]
+Part = Annotated[
+    str | None, typer.Option(help="Of an .npz file with X_train … y_test: train or test.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of words and tables.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of words and tables.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]

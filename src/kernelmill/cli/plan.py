@@ -23,7 +23,9 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="How many rows there would be.")] = None,
     features: Annotated[int | None, typer.Option(help="How many features.")] = None,
     outputs: Annotated[int, typer.Option(help="How many classes, or columns of targets.")] = 1,
-    n_centers: Annotated[int | None, typer.Option(help="(default: as many as take about two minutes)")] = None,
+    n_centers: Annotated[
+        int | None, typer.Option(help="(default: as many as take about two minutes)")
+    ] = None,
     device: Device = None,
     memory_budget: MemoryBudget = None,
     json_: AsJson = False,

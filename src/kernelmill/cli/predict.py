@@ -26,14 +26,18 @@ def predict(
     model: Model,
     data: Data,
     out: Annotated[Path, typer.Option(help="A .parquet, .csv or .npy file.")],
-    probabilities: Annotated[bool | None, typer.Option(help="A column for each class (default: yes, but not in .npy).")] = None,
+    probabilities: Annotated[
+        bool | None, typer.Option(help="A column for each class (default: yes, but not in .npy).")
+    ] = None,
     intervals: Annotated[
         bool,
         typer.Option("--intervals", help="95 % intervals; of a model trained with --solver sgpr."),
     ] = False,
     keep: Annotated[
         str | None,
-        typer.Option(help="Columns of the data to copy beside the predictions, with commas between."),
+        typer.Option(
+            help="Columns of the data to copy beside the predictions, with commas between."
+        ),
     ] = None,
     part: Part = None,
     json_: AsJson = False,
@@ -50,7 +54,9 @@ def predict(
         probabilities = out.suffix.lower() != ".npy"
     made = _predictions(estimator, table, probabilities, intervals)
     if clash := set(kept) & set(made):
-        raise InputError(f"--keep {min(clash)!r} has the name of a prediction; rename that column first.")
+        raise InputError(
+            f"--keep {min(clash)!r} has the name of a prediction; rename that column first."
+        )
     columns = {**kept, **made}
     if rank() == 0:
         write_predictions(out, columns)
@@ -83,7 +89,9 @@ def _predictions(estimator: Any, table: Table, probabilities: bool, intervals: b
     classes = getattr(estimator, "classes_", None)
     if intervals:
         if classes is not None:
-            raise InputError("--intervals is for numbers, and this model predicts classes; leave it out.")
+            raise InputError(
+                "--intervals is for numbers, and this model predicts classes; leave it out."
+            )
         found, spread = estimator.predict(table, return_std=True)
         wide = INTERVAL * spread
         return {"prediction": found, "lower": found - wide, "upper": found + wide}

@@ -18,10 +18,14 @@ def report(
     model: Model,
     data: Annotated[
         Path | None,
-        typer.Option(help="Data with known targets: adds metrics and a confusion matrix or residuals."),
+        typer.Option(
+            help="Data with known targets: adds metrics and a confusion matrix or residuals."
+        ),
     ] = None,
     target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="The HTML file. (default: the model's name + .html)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file. (default: the model's name + .html)")
+    ] = None,
     part: Part = None,
     json_: AsJson = False,
     debug: Debug = False,

@@ -29,34 +29,58 @@ if TYPE_CHECKING:
 def train(
     data: Data,
     target: Target = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the model. (default: the data's name + -model)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the model. (default: the data's name + -model)")
+    ] = None,
     task: Task = None,
     kernel: Annotated[
         str | None,
         typer.Option(help="laplacian, gaussian, matern, … (default: chosen on a sample)"),
     ] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="A number, or auto. (default: chosen on a sample)")] = None,
-    n_centers: Annotated[int | None, typer.Option(help="(default: as many as take about two minutes)")] = None,
-    centers: Annotated[str | None, typer.Option(help="How centers are chosen: uniform, balanced, kmeans++, …")] = None,
-    solver: Annotated[str | None, typer.Option(help="(default: the fastest that fits, see `kernelmill plan`)")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows. (default: the solver's)")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="A number, or auto. (default: chosen on a sample)")
+    ] = None,
+    n_centers: Annotated[
+        int | None, typer.Option(help="(default: as many as take about two minutes)")
+    ] = None,
+    centers: Annotated[
+        str | None, typer.Option(help="How centers are chosen: uniform, balanced, kmeans++, …")
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option(help="(default: the fastest that fits, see `kernelmill plan`)")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the rows. (default: the solver's)")
+    ] = None,
     ridge: Annotated[float | None, typer.Option(help="(default: chosen on a sample)")] = None,
-    class_weight: Annotated[str | None, typer.Option(help="balanced: every class counts alike.")] = None,
+    class_weight: Annotated[
+        str | None, typer.Option(help="balanced: every class counts alike.")
+    ] = None,
     weight: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
     features: Annotated[
         str | None,
         typer.Option(help="Columns to use, with commas between them. (default: all others)"),
     ] = None,
-    categorical: Annotated[str | None, typer.Option(help="Columns of numbers that are names, such as codes.")] = None,
-    missing: Annotated[str | None, typer.Option(help="impute or refuse missing values. (default: impute)")] = None,
-    validation_fraction: Annotated[float | None, typer.Option(help="Part of the rows kept out for a validation score.")] = None,
-    random_state: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")] = None,
+    categorical: Annotated[
+        str | None, typer.Option(help="Columns of numbers that are names, such as codes.")
+    ] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="impute or refuse missing values. (default: impute)")
+    ] = None,
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Part of the rows kept out for a validation score.")
+    ] = None,
+    random_state: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")
+    ] = None,
     device: Device = None,
     ranks: Annotated[
         int | None,
         typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: 1)"),
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")
+    ] = None,
     memory_budget: MemoryBudget = None,
     checkpoint: Annotated[
         Path | None,
@@ -66,10 +90,14 @@ def train(
         str | None,
         typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)"),
     ] = None,
-    resume: Annotated[bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")] = None,
+    resume: Annotated[
+        bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")
+    ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of settings, named as here and in Python. Flags go before it."),
+        typer.Option(
+            help="A TOML file of settings, named as here and in Python. Flags go before it."
+        ),
     ] = None,
     part: Part = None,
     json_: AsJson = False,
@@ -103,7 +131,10 @@ def train(
     table = table_of(data, part, settings.get("memory_budget"))
     name = target_of(table, settings.pop("target", None))
     kind, why = task_of(table.column(name), name, asked)
-    say.print(f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}" + ("." if asked else " (--task says otherwise)."))
+    say.print(
+        f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}"
+        + ("." if asked else " (--task says otherwise).")
+    )
     read = time.perf_counter() - started
     model = _fit(settings, table, name, kind, run, quiet=json_)
     _save(model, folder, run)
@@ -180,7 +211,10 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
     kept = run is not None and any(run.glob("checkpoint-*"))
     if model._interrupted:
         todo = f"go on with the same command and --resume; what was learned is in {str(run)!r}"
-        raise KeyboardInterrupt(f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs; {todo if kept else 'nothing was kept'}.")
+        raise KeyboardInterrupt(
+            f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs;"
+            f" {todo if kept else 'nothing was kept'}."
+        )
     try:
         model.save(folder)
     except OutputError as error:

@@ -87,4 +87,6 @@ def _ticks(column: Any) -> np.ndarray:
     per = dates.PER_SECOND[getattr(column.type, "unit", "s")]
     whole = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64()).cast(pa.int64())
     lost = whole.is_null().to_numpy(zero_copy_only=False)
-    return dates.counted(whole.fill_null(0).to_numpy(zero_copy_only=False), per, lost).reshape(-1, 1)
+    return dates.counted(whole.fill_null(0).to_numpy(zero_copy_only=False), per, lost).reshape(
+        -1, 1
+    )

@@ -54,12 +54,18 @@ class ArrowTable(Table):
                 block = self._blocks[i](list(dict.fromkeys(names)))
                 low, high = start - self.cuts[i], min(stop, self.cuts[i + 1]) - self.cuts[i]
                 if len(block) != self.cuts[i + 1] - self.cuts[i]:
-                    raise DataFileError(f"{self.where} has {len(block)} rows where its own account says otherwise; it is damaged.")
+                    raise DataFileError(
+                        f"{self.where} has {len(block)} rows where its own account says otherwise;"
+                        " it is damaged."
+                    )
                 for name, found in parts.items():
                     rows = block[name].slice(low, high - low).combine_chunks()
                     found.append(self._values(name, rows))
                 start, i = self.cuts[i] + high, i + 1
-        return {name: found[0] if len(found) == 1 else np.concatenate(found) for name, found in parts.items()}
+        return {
+            name: found[0] if len(found) == 1 else np.concatenate(found)
+            for name, found in parts.items()
+        }
 
     def column(self, name: str) -> np.ndarray:
         import pyarrow as pa
@@ -94,7 +100,10 @@ class ArrowTable(Table):
         pa = needed("pyarrow", "data")
         with readable(self.where, self.files):
             blocks = [read(names) for read in self._blocks]
-        return {name: pa.chunked_array([chunk for block in blocks for chunk in block[name].chunks]) for name in names}
+        return {
+            name: pa.chunked_array([chunk for block in blocks for chunk in block[name].chunks])
+            for name in names
+        }
 
 
 def _matrix(column: Any, width: int, where: str, name: str) -> np.ndarray:
@@ -102,7 +111,10 @@ def _matrix(column: Any, width: int, where: str, name: str) -> np.ndarray:
 
     lengths = set(pc.unique(pc.list_value_length(column)).to_pylist())
     if column.null_count or not lengths <= {width}:
-        raise DataFileError(f"{where} has lists of different lengths, or none, in {name!r}, expected {width} numbers in each row.")
+        raise DataFileError(
+            f"{where} has lists of different lengths, or none, in {name!r}, expected {width}"
+            " numbers in each row."
+        )
     return arrow_kinds.from_arrow(column.flatten(), "number").reshape(-1, width)
 
 

@@ -54,7 +54,10 @@ class Category:
         new = (codes == len(self.values)) & (texts != None)  # noqa: E711 (of every element)
         if self.width and new.sum() > max(MANY_NEW, len(codes) / 2):
             example = texts[new][0]
-            warn(f"most values of {self.name!r}, such as {example!r}, were not in the training data; check that they are written alike.")
+            warn(
+                f"most values of {self.name!r}, such as {example!r}, were not in the training data;"
+                " check that they are written alike."
+            )
 
     def validate(self) -> None:
         """ValueError where its parts do not fit each other."""

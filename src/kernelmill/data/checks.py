@@ -29,13 +29,17 @@ def check_finite(values: np.ndarray, names: list[str], where: str) -> None:
     limit = _largest(values)
     if values.size and np.abs(values).max() > limit:
         bad = np.flatnonzero(np.abs(values).max(0) > limit)
-        raise DataFileError(f"{where} has values above {limit:.0e} in {_listed(names, bad)}, whose squares overflow; rescale them first.")
+        raise DataFileError(
+            f"{where} has values above {limit:.0e} in {_listed(names, bad)}, whose squares"
+            " overflow; rescale them first."
+        )
 
 
 def refuse(lost: np.ndarray, names: list[str], where: str) -> None:
     bad = np.flatnonzero(lost)
     raise DataFileError(
-        f"{where} has {int(lost.sum())} missing values, in {_listed(names, bad)}; mend them, or say columns=Columns(missing='impute')."
+        f"{where} has {int(lost.sum())} missing values, in {_listed(names, bad)}; mend them, or say"
+        " columns=Columns(missing='impute')."
     )
 
 

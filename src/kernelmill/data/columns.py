@@ -36,12 +36,16 @@ class Columns(Settings):
         for name in ("one_hot", "hash_size"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"columns: {name}={value!r} was given, expected a whole number of 1 or more.")
+                raise InputError(
+                    f"columns: {name}={value!r} was given, expected a whole number of 1 or more."
+                )
         for name in ("features", "categorical"):
             value = getattr(self, name)
             listed = value is None or isinstance(value, (list, tuple))
             if not listed or not all(isinstance(item, str) for item in value or []):
-                raise InputError(f"columns: {name}={value!r} was given, expected a list of column names.")
+                raise InputError(
+                    f"columns: {name}={value!r} was given, expected a list of column names."
+                )
 
     @property
     def kinds(self) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Dates as numbers: seconds since 1970 in UTC, whatever unit or zone they came in, and the parts of a date that are features."""
+"""Dates as numbers: seconds since 1970 in UTC, whatever unit or zone they came in, and the parts of
+a date that are features.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,27 @@ import numpy as np
 
 DAY = 86_400.0
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-PARTS = ["days", "year", "month cos", "month sin", "weekday cos", "weekday sin", "hour cos", "hour sin"]
-SCALED = np.array([name in ("days", "year") for name in PARTS])  # the others are on a circle as they are
+PARTS = [
+    "days",
+    "year",
+    "month cos",
+    "month sin",
+    "weekday cos",
+    "weekday sin",
+    "hour cos",
+    "hour sin",
+]
+SCALED = np.array(
+    [name in ("days", "year") for name in PARTS]
+)  # the others are on a circle as they are
 
 
 def seconds(values: np.ndarray) -> np.ndarray:
-    """datetime64 or timedelta64 of any unit as float64 seconds, NaN where missing. Whole seconds and the rest are divided apart: the same
-    moment is the same number to the bit, in whatever unit."""
+    """datetime64 or timedelta64 of any unit as float64 seconds, NaN where missing.
+
+    Whole seconds and the rest are divided apart: the same moment is the same number to the bit, in
+    whatever unit.
+    """
     unit, step = np.datetime_data(values.dtype)
     if unit not in PER_SECOND or step != 1:
         finer = unit in ("ps", "fs", "as")
@@ -40,7 +56,10 @@ def moments(values: np.ndarray) -> np.ndarray:
 
 
 def second_of(value: Any) -> float:
-    """One date or time of Python's, or an ISO text; one without a zone is UTC. ValueError where it is none."""
+    """One date or time of Python's, or an ISO text; one without a zone is UTC.
+
+    ValueError where it is none.
+    """
     if isinstance(value, str):
         value = datetime.fromisoformat(value.strip())
     if isinstance(value, np.datetime64):
@@ -49,7 +68,9 @@ def second_of(value: Any) -> float:
         if not isinstance(value, date):
             raise ValueError(f"{value!r} is no date")
         value = datetime(value.year, value.month, value.day)
-    since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(
+        1970, 1, 1, tzinfo=UTC
+    )
     return since.days * DAY + since.seconds + since.microseconds / 1e6
 
 
@@ -57,19 +78,31 @@ def name_of(second: float) -> str:
     """The ISO text of a moment: without its time where that is midnight."""
     text = str(moments(np.array([second]))[0])
     day, time = text.split("T")
-    return day if second % DAY == 0 else f"{day}T{time.rstrip('0').rstrip('.') if '.' in time else time}"
+    return (
+        day
+        if second % DAY == 0
+        else f"{day}T{time.rstrip('0').rstrip('.') if '.' in time else time}"
+    )
 
 
-def parts(second: Any, floor: Callable[[Any], Any] = np.floor, sin: Callable[[Any], Any] = np.sin) -> list[Any]:
-    """The features of a date, as PARTS names them. Only arithmetic, floor and sin, so that ONNX has the same; NaN stays NaN.
+def parts(
+    second: Any, floor: Callable[[Any], Any] = np.floor, sin: Callable[[Any], Any] = np.sin
+) -> list[Any]:
+    """The features of a date, as PARTS names them.
 
-    The civil calendar counted from 1 March 0000, in eras of 400 years: H. Hinnant, chrono-compatible low-level date algorithms.
+    Only arithmetic, floor and sin, so that ONNX has the same; NaN stays NaN.
+
+    The civil calendar counted from 1 March 0000, in eras of 400 years: H. Hinnant,
+    chrono-compatible low-level date algorithms.
     """
     day = floor(second / DAY)
     shifted = day + 719_468.0
     era = floor(shifted / 146_097.0)
     in_era = shifted - era * 146_097.0
-    year = floor((in_era - floor(in_era / 1460.0) + floor(in_era / 36_524.0) - floor(in_era / 146_096.0)) / 365.0)
+    year = floor(
+        (in_era - floor(in_era / 1460.0) + floor(in_era / 36_524.0) - floor(in_era / 146_096.0))
+        / 365.0
+    )
     in_year = in_era - (year * 365.0 + floor(year / 4.0) - floor(year / 100.0))
     month = floor((in_year * 5.0 + 2.0) / 153.0) + 2.0  # 2 for March to 13 for February
     turn = floor(month / 12.0)

@@ -126,7 +126,9 @@ class Encoder:
         out[:, :k] = centered if lost is None else np.where(lost, 0, centered)
         out[:, k : k + flags] = 0 if lost is None else lost[:, self.flagged]
 
-    def _encode_categories(self, block: dict[str, np.ndarray], fold: np.ndarray | None, out: np.ndarray) -> None:
+    def _encode_categories(
+        self, block: dict[str, np.ndarray], fold: np.ndarray | None, out: np.ndarray
+    ) -> None:
         """The last columns of `out`."""
         k = len(self.shift) + len(self.flagged)
         for category in self.categories:
@@ -195,7 +197,10 @@ def matrix(name: str, d: int, kind: str) -> Encoder:
 
 def in_parts(block: dict[str, np.ndarray], numbers: list[str], dated: set[str]) -> np.ndarray:
     """(rows, columns) of the fields that become numbers; dates become their parts."""
-    parts = [np.concatenate(dates.parts(block[name]), axis=1) if name in dated else block[name] for name in numbers]
+    parts = [
+        np.concatenate(dates.parts(block[name]), axis=1) if name in dated else block[name]
+        for name in numbers
+    ]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
@@ -210,7 +215,9 @@ def numbered(names: list[str], widths: list[int], dated: set[str] | None = None)
     return out
 
 
-def date_columns(numbers: list[str], widths: list[int], dated: set[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def date_columns(
+    numbers: list[str], widths: list[int], dated: set[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Which columns are parts of a date on a circle, which are other parts, and which stand first
     in their field or in a matrix."""
     circle, scaled, first = [[np.zeros(0, bool)] for _ in range(3)]

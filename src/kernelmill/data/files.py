@@ -60,7 +60,9 @@ def temporary_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile()
     except OSError as error:
-        why = f"no temporary file can be made ({error.strerror}); set TMPDIR to a folder with space."
+        why = (
+            f"no temporary file can be made ({error.strerror}); set TMPDIR to a folder with space."
+        )
         raise OutputError(error.errno, why) from None
 
 
@@ -75,5 +77,6 @@ def room() -> Iterator[None]:
         full = f"the temporary folder {tempfile.gettempdir()!r} is full"
         raise OutputError(
             error.errno,
-            f"{full}, and the data do not fit into memory; free some space there, or set TMPDIR to a folder with more.",
+            f"{full}, and the data do not fit into memory; free some space there, or set TMPDIR to"
+            " a folder with more.",
         ) from None

@@ -37,7 +37,10 @@ class _Fields:
         kinds = {name: table.fields[name].kind for name in names}
         numbers = [name for name in names if kinds[name] != "text"]
         dated = [kinds[name] == "date" for name in numbers]
-        widths = [len(dates.PARTS) if is_date else table.fields[name].width for name, is_date in zip(numbers, dated, strict=True)]
+        widths = [
+            len(dates.PARTS) if is_date else table.fields[name].width
+            for name, is_date in zip(numbers, dated, strict=True)
+        ]
         return cls(kinds, numbers, widths)
 
     @property
@@ -99,7 +102,10 @@ def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
     """Names of the fields that are features, as far as they can be."""
     if columns.features is None and table.unused:
         unused = ", ".join(map(repr, table.unused[:5]))
-        warn(f"{table.where}: {unused} cannot be features (nested, or of another kind) and are not used.")
+        warn(
+            f"{table.where}: {unused} cannot be features (nested, or of another kind) and are not"
+            " used."
+        )
     every = [name for name in table.fields if name not in skip]
     names = every if columns.features is None else list(columns.features)
     categorical = columns.categorical or []
@@ -107,16 +113,22 @@ def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
         table.field(name)
     clash = [name for name in names if name in skip]
     if clash:
-        raise InputError(f"columns: features name {clash[0]!r}, which is the target or the weight; leave it out.")
+        raise InputError(
+            f"columns: features name {clash[0]!r}, which is the target or the weight; leave it out."
+        )
     if not names:
         raise InputError(f"{table.where} has no columns left to be features.")
     for name in categorical:
         if table.field(name).width > 1:
-            raise InputError(f"columns: categorical names {name!r}, which is a matrix, expected a column.")
+            raise InputError(
+                f"columns: categorical names {name!r}, which is a matrix, expected a column."
+            )
     return names
 
 
-def _summarise(table: Table, given: _Fields, train: np.ndarray, w: np.ndarray | None) -> tuple[Moments, dict[str, Counts]]:
+def _summarise(
+    table: Table, given: _Fields, train: np.ndarray, w: np.ndarray | None
+) -> tuple[Moments, dict[str, Counts]]:
     """Moments of the numbers and counts of the names, in one pass."""
     moments, counts = Moments(sum(given.widths)), {name: Counts() for name in given.texts}
     for a, b in itertools.pairwise(table.cuts):
@@ -164,10 +176,14 @@ def _category(columns: Columns, name: str, counts: Counts, Y: np.ndarray) -> Cat
     if counts.values is None:
         return Category(name, "hash", columns.hash_size)
     values = sorted(counts.values, key=lambda value: (value is None, value or ""))
-    if len(values) == 1:  # as little as a constant number: what was never seen there must not count either
+    if (
+        len(values) == 1
+    ):  # as little as a constant number: what was never seen there must not count either
         return Category(name, "one_hot", 0, values, np.zeros((2, 0), np.float32))
     if len(values) <= columns.one_hot:
-        table = np.concatenate([np.eye(len(values), dtype=np.float32), np.zeros((1, len(values)), np.float32)])
+        table = np.concatenate(
+            [np.eye(len(values), dtype=np.float32), np.zeros((1, len(values)), np.float32)]
+        )
         return Category(name, "one_hot", len(values), values, table)
     outputs = int(Y.max()) + 1 if Y.ndim == 1 else Y.shape[1]
     if columns.beyond == "hash" or outputs > MOST_OUTPUTS:
@@ -215,7 +231,9 @@ def _by_target(
     return by_content
 
 
-def _codes(categories: list[Category], table: Table, names: list[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _codes(
+    categories: list[Category], table: Table, names: list[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Of every row: the codes of its categories, and a checksum of what stands in it."""
     codes = {c.name: np.empty(table.n, np.int32) for c in categories}
     content = np.empty(table.n, np.uint64)
@@ -227,7 +245,9 @@ def _codes(categories: list[Category], table: Table, names: list[str]) -> tuple[
     return codes, content
 
 
-def _targets(Y: np.ndarray, rows: np.ndarray, weight: np.ndarray, width: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _targets(
+    Y: np.ndarray, rows: np.ndarray, weight: np.ndarray, width: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows some at a time, and their targets: one-hot, or standardised."""
     middle, spread = (0.0, 1.0) if Y.ndim == 1 else _weighted(Y[rows], weight[rows])
     for part in np.array_split(rows, max(1, len(rows) >> 16)):

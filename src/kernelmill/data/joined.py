@@ -20,14 +20,20 @@ class Joined(Table):
 
     def __init__(self, tables: list[Table], where: str):
         self.where, self.unused = where, tables[0].unused
-        found = {name: kinds.unify(t.fields[name].kind for t in tables if name in t.fields) for name in tables[0].fields}
+        found = {
+            name: kinds.unify(t.fields[name].kind for t in tables if name in t.fields)
+            for name in tables[0].fields
+        }
         self._tables = tables = [table.of_kinds(found) for table in tables]
         self.fields = tables[0].fields
         for table in tables[1:]:
             if table.fields != self.fields:
                 odd = {*table.fields.values()} ^ {*self.fields.values()}
                 listed = ", ".join(sorted({f"{f.name} ({f.kind})" for f in odd})[:5])
-                raise DataFileError(f"{table.where} has other columns than {tables[0].where} ({listed}); shards need the same.")
+                raise DataFileError(
+                    f"{table.where} has other columns than {tables[0].where} ({listed}); shards"
+                    " need the same."
+                )
         self.files = sum((table.files for table in tables), Files())
         self._starts = [0, *itertools.accumulate(table.n for table in tables)]
         self.n = self._starts[-1]

@@ -36,7 +36,7 @@ WORDS = {
     "empty": "nothing",
 }
 
-# ---- names ---------------------------------------------------------------------------------------
+# ---- names
 
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -121,7 +121,7 @@ class Names:
         return {name: code for name, code in known.items() if name not in self._exact}
 
 
-# ---- from one kind to another --------------------------------------------------------------------
+# ---- from one kind to another
 
 
 def unify(kinds: Iterable[str]) -> str:
@@ -148,7 +148,10 @@ def convert(values: np.ndarray, given: str, wanted: str, name: str, where: str) 
         bad = next((text for text in names(values, given).tolist() if text is not None), None)
     if bad is None:
         return out
-    raise DataFileError(f"{where} has {WORDS[given]} in {name!r}, such as {bad!r}, which had {WORDS[wanted]} when the model was trained.")
+    raise DataFileError(
+        f"{where} has {WORDS[given]} in {name!r}, such as {bad!r}, which had {WORDS[wanted]} when"
+        " the model was trained."
+    )
 
 
 def _parse(values: np.ndarray, wanted: str) -> tuple[np.ndarray, str | None]:
@@ -181,7 +184,7 @@ _SAID = {**dict.fromkeys([*TRUE, "1"], 1.0), **dict.fromkeys([*FALSE, "0"], 0.0)
 _PARSERS = {"boolean": _SAID.__getitem__, "date": dates.second_of}
 
 
-# ---- arrays of numpy's ---------------------------------------------------------------------------
+# ---- arrays of numpy's
 
 
 def of_array(values: Any) -> str:
@@ -211,7 +214,11 @@ def settle(values: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def _lost(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (not isinstance(value, (str, bytes)) and bool(value != value))
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (not isinstance(value, (str, bytes)) and bool(value != value))
+    )
 
 
 def _decoded(value: Any) -> Any:

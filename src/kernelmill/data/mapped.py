@@ -45,7 +45,10 @@ class FileRows:
         while len(room):
             read = os.preadv(file.fileno(), [room], at)
             if not read:
-                raise DataFileError(f"{self.path!r} ends before its last row; it is damaged, or was cut while it was read.")
+                raise DataFileError(
+                    f"{self.path!r} ends before its last row; it is damaged, or was cut while it"
+                    " was read."
+                )
             room, at = room[read:], at + read
 
 

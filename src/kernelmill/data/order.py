@@ -1,7 +1,9 @@
-"""The order in which streamed rows are visited: pieces of the file in random order, a window of them at a time, its rows mixed.
+"""The order in which streamed rows are visited: pieces of the file in random order, a window of
+them at a time, its rows mixed.
 
-A full permutation would read the file row by row from everywhere. Here every piece is read once an epoch, and two rows that lie close
-together in the file are as likely as others to be apart in the order, up to the size of a window.
+A full permutation would read the file row by row from everywhere. Here every piece is read once an
+epoch, and two rows that lie close together in the file are as likely as others to be apart in the
+order, up to the size of a window.
 """
 
 from __future__ import annotations
@@ -14,15 +16,23 @@ from torch import Tensor
 Pieces = list[tuple[int, int]]
 
 
-def windows(cuts: list[int], keep: Tensor | None, window_rows: int, generator: torch.Generator | None) -> Iterator[tuple[Pieces, Tensor]]:
-    """For each window its pieces, as ranges of file rows, and the numbers of its rows among the kept, in the order of their visit.
+def windows(
+    cuts: list[int], keep: Tensor | None, window_rows: int, generator: torch.Generator | None
+) -> Iterator[tuple[Pieces, Tensor]]:
+    """For each window its pieces, as ranges of file rows, and the numbers of its rows among the
+    kept, in the order of their visit.
 
-    `keep`: the file rows that count, rising; None for all. Without a generator: the file's own order.
+    `keep`: the file rows that count, rising; None for all. Without a generator: the file's own
+    order.
     """
     edges = torch.tensor(cuts)
-    first = edges if keep is None else torch.searchsorted(keep, edges)  # number, among the kept, of the first row of each piece
+    first = (
+        edges if keep is None else torch.searchsorted(keep, edges)
+    )  # number, among the kept, of the first row of each piece
     pieces = len(cuts) - 1
-    order = torch.arange(pieces) if generator is None else torch.randperm(pieces, generator=generator)
+    order = (
+        torch.arange(pieces) if generator is None else torch.randperm(pieces, generator=generator)
+    )
     window: list[int] = []
     size = 0
     for k, i in enumerate(order.tolist()):

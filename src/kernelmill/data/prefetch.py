@@ -1,4 +1,6 @@
-"""Work done ahead, in a thread: the next window is read, or the next batch copied, while this one is computed with."""
+"""Work done ahead, in a thread: the next window is read, or the next batch copied, while this one
+is computed with.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ T = TypeVar("T")
 
 
 def one_ahead(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-    """function(item) for each item, in order, the next one computed in a thread while this one is used. Items are made by the caller's
-    own thread, so that all torch work stays there: every thread that computes with torch would start threads of its own."""
+    """function(item) for each item, in order, the next one computed in a thread while this one is
+    used. Items are made by the caller's own thread, so that all torch work stays there: every
+    thread that computes with torch would start threads of its own.
+    """
     with ThreadPoolExecutor(1) as pool:
         waiting: Future[T] | None = None
         for item in items:
@@ -27,8 +31,10 @@ def one_ahead(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
 
 def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:
-    """The same items in the same order, up to `depth` of them made before they are wanted. An error is raised where its item was wanted;
-    a consumer that leaves early ends the thread."""
+    """The same items in the same order, up to `depth` of them made before they are wanted.
+
+    An error is raised where its item was wanted; a consumer that leaves early ends the thread.
+    """
     queue: Queue[Any] = Queue(maxsize=depth)
     done = threading.Event()
 

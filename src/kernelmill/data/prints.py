@@ -1,9 +1,11 @@
 """Fingerprints: whether data is still what it was.
 
-Arrays are summed whole: a CRC of every 16 MiB, so that the order counts too (4 GB/s a core). Files are known by their size and their bytes:
-all of them up to 256 MiB in a table, of more 1,024 blocks evenly spread over it, first and last of every file, and the footers of Parquet
-and Arrow, which hold the offset and size of every block. A time alone proves nothing: a copy of the same bytes is the same file. Where a
-file has another time and only blocks of it were compared, it is taken for the same, with a warning.
+Arrays are summed whole: a CRC of every 16 MiB, so that the order counts too (4 GB/s a core). Files
+are known by their size and their bytes: all of them up to 256 MiB in a table, of more 1,024 blocks
+evenly spread over it, first and last of every file, and the footers of Parquet and Arrow, which
+hold the offset and size of every block. A time alone proves nothing: a copy of the same bytes is
+the same file. Where a file has another time and only blocks of it were compared, it is taken for
+the same, with a warning.
 """
 
 from __future__ import annotations
@@ -25,10 +27,15 @@ if TYPE_CHECKING:
 CHUNK = 16 << 20  # bytes of one CRC
 WHOLE = 256 << 20  # bytes of files that are read to the last one
 BLOCK, BLOCKS = 64 << 10, 1024  # of larger ones
-FOOTERS = ((b"PAR1", 8), (b"ARROW1", 10))  # how a file ends, and how many bytes before its end the footer's length stands
+FOOTERS = (
+    (b"PAR1", 8),
+    (b"ARROW1", 10),
+)  # how a file ends, and how many bytes before its end the footer's length stands
 THREADS = min(4, os.cpu_count() or 1)
 
-Account = list[list[str]]  # of each file: what it holds, its time where only blocks of it were read, and its path
+Account = list[
+    list[str]
+]  # of each file: what it holds, its time where only blocks of it were read, and its path
 
 
 def checksum(*parts: Tensor) -> str:
@@ -72,7 +79,9 @@ class Files:
         return both
 
     def seal(self) -> Files:
-        """All was read: raise if they changed meanwhile; what becomes of them from now on does not matter."""
+        """All was read: raise if they changed meanwhile; what becomes of them from now on does not
+        matter.
+        """
         self.check()
         self.sealed = True
         return self
@@ -96,7 +105,9 @@ class Files:
         self.mark()
         return [
             [f"{size} bytes, checksum {mark}", "" if self._whole() else str(time), str(path)]
-            for path, (size, time, _), mark in zip(self.paths, self._stamps, self._marks, strict=True)
+            for path, (size, time, _), mark in zip(
+                self.paths, self._stamps, self._marks, strict=True
+            )
         ]
 
     def check(self) -> None:
@@ -110,7 +121,8 @@ class Files:
             how = "was removed" if now == GONE else "changed"
             if now[0] != before[0] or not self._marks or self._mark(i) != self._marks[i]:
                 raise DataFileError(
-                    f"{str(path)!r} {how} while it was read; the fit is not valid: begin again, and leave the file as it is until the end."
+                    f"{str(path)!r} {how} while it was read; the fit is not valid: begin again, and"
+                    " leave the file as it is until the end."
                 )
             if not self._whole():
                 warn_of_copy(path)
@@ -154,8 +166,14 @@ def _parts(file: int, size: int, blocks: int | None) -> Iterator[bytes]:
         end = os.pread(file, back, max(0, size - back))
         if end.endswith(magic):
             length = min(size, back + struct.unpack("<I", end[:4])[0])
-            yield from (os.pread(file, min(CHUNK, size - at), at) for at in range(size - length, size, CHUNK))
+            yield from (
+                os.pread(file, min(CHUNK, size - at), at)
+                for at in range(size - length, size, CHUNK)
+            )
 
 
 def warn_of_copy(path: Path | str) -> None:
-    warn(f"{str(path)!r} has another time than before, and the same size and sampled blocks: it is taken for the same file.")
+    warn(
+        f"{str(path)!r} has another time than before, and the same size and sampled blocks: it is"
+        " taken for the same file."
+    )

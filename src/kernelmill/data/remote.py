@@ -43,7 +43,8 @@ def fetch(X: str | os.PathLike) -> Copy:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise InputError(
-            f"{url!r} needs another package ({error}); install it: for https and s3, pip install 'kernelmill[remote]'."
+            f"{url!r} needs another package ({error}); install it: for https and s3, pip install"
+            " 'kernelmill[remote]'."
         ) from None
     except ValueError as error:
         raise InputError(f"{url!r} cannot be opened ({error}); check its beginning.") from None
@@ -57,5 +58,7 @@ def fetch(X: str | os.PathLike) -> Copy:
         raise DataFileError(f"{url!r} does not exist; check the address.") from None
     except Exception as error:  # whatever the server, or the package that speaks to it, says
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataFileError(f"{url!r} cannot be fetched ({said}); check the address and your permissions.") from None
+        raise DataFileError(
+            f"{url!r} cannot be fetched ({said}); check the address and your permissions."
+        ) from None
     return copy

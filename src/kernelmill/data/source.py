@@ -1,7 +1,9 @@
-"""A Source gives a solver its rows: any of them, in batches of a random order, or all in their own order.
+"""A Source gives a solver its rows: any of them, in batches of a random order, or all in their own
+order.
 
-With several ranks each reads its own part of a batch, and the whole is gathered while the batch before is computed with: no rank needs all
-of X. Targets and weights are in memory on every rank. The order of rows does not depend on the number of ranks.
+With several ranks each reads its own part of a batch, and the whole is gathered while the batch
+before is computed with: no rank needs all of X. Targets and weights are in memory on every rank.
+The order of rows does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ Features = TypeVar("Features", Tensor, Stream)
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of the data: their numbers, features as given, targets less their mean and over their scale, and weights of mean 1."""
+    """Rows of the data: their numbers, features as given, targets less their mean and over their
+    scale, and weights of mean 1.
+    """
 
     rows: Tensor
     X: Tensor
@@ -58,9 +62,11 @@ class Source(Protocol):
         ...
 
     def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
-        """Batches of m rows in the random order of this epoch, from row `position` of that order on.
+        """Batches of m rows in the random order of this epoch, from row `position` of that order
+        on.
 
-        The order depends on the seed and the epoch alone, so a run that stops and resumes sees the same batches.
+        The order depends on the seed and the epoch alone, so a run that stops and resumes sees the
+        same batches.
         """
         ...
 
@@ -70,11 +76,12 @@ class Source(Protocol):
 
 
 class _Rows(Generic[Features]):
-    """What both sources share: features where they lie, and targets and weights beside them, in memory. Targets are an (n, c) tensor, or
-    (n,) class codes that become one-hot rows batch by batch.
+    """What both sources share: features where they lie, and targets and weights beside them, in
+    memory. Targets are an (n, c) tensor, or (n,) class codes that become one-hot rows batch by
+    batch.
 
-    `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy of the others. `device` is where batches
-    are wanted, `comm` the ranks that read them together.
+    `keep` are the numbers of the rows that count, all where it is None: rows kept out cost no copy
+    of the others. `device` is where batches are wanted, `comm` the ranks that read them together.
     """
 
     def __init__(
@@ -98,7 +105,9 @@ class _Rows(Generic[Features]):
         self.scale = torch.ones_like(self.mean) if scale is None else scale.to(self.mean)
         # Targets of a class code, less their mean: one row each, while that table is small.
         few = y.ndim == 1 and len(mean) <= 2048
-        self._table = torch.eye(len(mean), dtype=mean.dtype, device=where) - self.mean if few else None
+        self._table = (
+            torch.eye(len(mean), dtype=mean.dtype, device=where) - self.mean if few else None
+        )
         self._w = None if w is None else w.to(where)
         self._keep = None if keep is None else keep.to(where)
         self.n = len(y) if keep is None else len(keep)
@@ -122,10 +131,16 @@ class _Rows(Generic[Features]):
         if self._table is not None:
             Y = self._table[y]
         else:
-            # The mean is taken off in its own precision, which is float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing.
-            Y = ((torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype) - self.mean) / self.scale
+            # The mean is taken off in its own precision, which is float64 for numbers: of 1.7e9 ±
+            # 10, float32 would keep nothing.
+            Y = (
+                (torch.nn.functional.one_hot(y, self.c) if y.ndim == 1 else y).to(self.mean.dtype)
+                - self.mean
+            ) / self.scale
             Y = Y if y.ndim == 1 else Y.to(y.dtype)
-        return Y, torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
+        return Y, (
+            torch.ones(len(at), dtype=Y.dtype, device=Y.device) if self._w is None else self._w[at]
+        )
 
 
 @dataclass(frozen=True)
@@ -137,19 +152,29 @@ class Part:
 
 
 class ArraySource(_Rows[Tensor]):
-    """Rows of a tensor in memory. Those that are where batches are wanted are gathered there; rows in host memory are copied to a GPU while
-    the batch before computes."""
+    """Rows of a tensor in memory.
+
+    Those that are where batches are wanted are gathered there; rows in host memory are copied to a
+    GPU while the batch before computes.
+    """
 
     def take(self, rows: Tensor) -> Batch:
         return self._take(rows, slice(None), pin=False)
 
     def _take(self, rows: Tensor, place: slice, pin: bool) -> Batch:
         at = self._at(rows[place])
-        X = torch.index_select(self._X, 0, at, out=torch.empty(len(at), self.d, dtype=self._X.dtype, pin_memory=True) if pin else None)
+        X = torch.index_select(
+            self._X,
+            0,
+            at,
+            out=torch.empty(len(at), self.d, dtype=self._X.dtype, pin_memory=True) if pin else None,
+        )
         return Batch(rows.to(self._X.device), X, *self.targets(rows))
 
     def batches(self, m: int, epoch: int, position: int = 0) -> Iterator[Batch]:
-        return self._in_order(torch.randperm(self.n, generator=epoch_generator(self._seed, epoch))[position:], m)
+        return self._in_order(
+            torch.randperm(self.n, generator=epoch_generator(self._seed, epoch))[position:], m
+        )
 
     def sweep(self, m: int) -> Iterator[Batch]:
         return self._in_order(torch.arange(self.n), m)
@@ -158,13 +183,20 @@ class ArraySource(_Rows[Tensor]):
         place, copied = shard(self._comm), self.device.type == "cuda" and not self._X.is_cuda
         if not copied:
             order = order.to(self._X.device)
-        parts = (Part(self._take(order[i : i + m], place, copied), place) for i in range(0, len(order), m))
+        parts = (
+            Part(self._take(order[i : i + m], place, copied), place)
+            for i in range(0, len(order), m)
+        )
         return gathered(copied_ahead(parts, self.device) if copied else parts, self._comm)
 
 
 class StreamSource(_Rows[Stream]):
-    """Rows that stay in their files. A window of them is in memory at a time, and the next one is read while it is used: rows come in
-    the order of `order.windows`, the same for the same seed however many threads or ranks read. `keep` must rise."""
+    """Rows that stay in their files.
+
+    A window of them is in memory at a time, and the next one is read while it is used: rows come in
+    the order of `order.windows`, the same for the same seed however many threads or ranks read.
+    `keep` must rise.
+    """
 
     def take(self, rows: Tensor) -> Batch:
         rows = rows.cpu()
@@ -183,10 +215,14 @@ class StreamSource(_Rows[Stream]):
             return rows, own, self._X.gathered(pieces[shard(self._comm)], at[own])
 
         parts = self._cut(one_ahead(load, self._windows(position, generator)), m)
-        return gathered(copied_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm)
+        return gathered(
+            copied_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm
+        )
 
     def _own(self, pieces: Pieces, at: Tensor) -> Tensor:
-        """Which of these rows are in the pieces that this rank reads: every size-th of the window's."""
+        """Which of these rows are in the pieces that this rank reads: every size-th of the
+        window's.
+        """
         if is_alone(self._comm):
             return torch.ones(len(at), dtype=torch.bool)
         own = torch.zeros(len(at), dtype=torch.bool)
@@ -194,8 +230,12 @@ class StreamSource(_Rows[Stream]):
             own |= (at >= first) & (at < last)
         return own
 
-    def _windows(self, position: int, generator: torch.Generator | None) -> Iterator[tuple[Pieces, Tensor, Tensor]]:
-        """Pieces, and the numbers of the rows to visit among the kept and among all; without the first `position` of them."""
+    def _windows(
+        self, position: int, generator: torch.Generator | None
+    ) -> Iterator[tuple[Pieces, Tensor, Tensor]]:
+        """Pieces, and the numbers of the rows to visit among the kept and among all; without the
+        first `position` of them.
+        """
         for pieces, rows in windows(self._X.cuts, self._keep, self._X.window_rows, generator):
             if position >= len(rows):
                 position -= len(rows)
@@ -204,16 +244,28 @@ class StreamSource(_Rows[Stream]):
             position = 0
 
     def _cut(self, parts: Iterator[tuple[Tensor, Tensor, Tensor]], m: int) -> Iterator[Part]:
-        """Windows cut into batches of m rows: row numbers, which of them are this rank's, and the features of these."""
-        rows, own, X = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.bool), torch.empty(0, self.d, dtype=self._X.dtype)
+        """Windows cut into batches of m rows: row numbers, which of them are this rank's, and the
+        features of these.
+        """
+        rows, own, X = (
+            torch.empty(0, dtype=torch.long),
+            torch.empty(0, dtype=torch.bool),
+            torch.empty(0, self.d, dtype=self._X.dtype),
+        )
 
         def batch(i: int, read: int) -> tuple[Part, int]:
             mine = torch.nonzero(own[i : i + m])[:, 0]
-            part = Batch(rows[i : i + m], X[read : read + len(mine)], *self.targets(rows[i : i + m]))
+            part = Batch(
+                rows[i : i + m], X[read : read + len(mine)], *self.targets(rows[i : i + m])
+            )
             return Part(part, slice(None) if is_alone(self._comm) else mine), read + len(mine)
 
         for more in parts:
-            rows, own, X = (torch.cat(both) for both in zip((rows, own, X), more, strict=True)) if len(rows) else more
+            rows, own, X = (
+                (torch.cat(both) for both in zip((rows, own, X), more, strict=True))
+                if len(rows)
+                else more
+            )
             whole, read = len(rows) // m * m, 0
             for i in range(0, whole, m):
                 part, read = batch(i, read)
@@ -244,7 +296,9 @@ def _started(part: Part, comm: Communicator) -> Callable[[], Batch]:
 
 
 def source_of(X: Tensor | Stream, y: Tensor, **settings: Any) -> ArraySource | StreamSource:
-    return StreamSource(X, y, **settings) if isinstance(X, Stream) else ArraySource(X, y, **settings)
+    return (
+        StreamSource(X, y, **settings) if isinstance(X, Stream) else ArraySource(X, y, **settings)
+    )
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
@@ -252,7 +306,10 @@ def epoch_generator(seed: int, epoch: int) -> torch.Generator:
 
 
 def copied_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) -> Iterator[Part]:
-    """The same on a GPU. A thread gathers and copies the next ones on a stream of its own while this one computes."""
+    """The same on a GPU.
+
+    A thread gathers and copies the next ones on a stream of its own while this one computes.
+    """
     stream = torch.cuda.Stream(device)
 
     def copies() -> Iterator[tuple[Part, Any]]:
@@ -267,6 +324,9 @@ def copied_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) ->
     for part, ready in ahead(copies(), depth):
         current = torch.cuda.current_stream(device)
         current.wait_event(ready)
-        for tensor in (*part.batch.tensors(), *([] if isinstance(part.place, slice) else [part.place])):
+        for tensor in (
+            *part.batch.tensors(),
+            *([] if isinstance(part.place, slice) else [part.place]),
+        ):
             tensor.record_stream(current)
         yield part

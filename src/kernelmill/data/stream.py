@@ -15,21 +15,35 @@ from .order import Pieces
 from .prints import Account, checksum, digest
 from .tables import Table
 
-WORKERS = min(4, os.cpu_count() or 1)  # threads that read and decode pieces of a window; the order of rows does not depend on them
+WORKERS = min(
+    4, os.cpu_count() or 1
+)  # threads that read and decode pieces of a window; the order of rows does not depend on them
 
 
 class Stream:
-    """(n, d) features that are read when asked for. `window_rows` are held in memory while they are visited.
+    """(n, d) features that are read when asked for.
 
-    `held_out` marks rows that the encoder was not fitted on: their categories are encoded as those of new data.
+    `window_rows` are held in memory while they are visited.
+
+    `held_out` marks rows that the encoder was not fitted on: their categories are encoded as those
+    of new data.
     """
 
     is_cuda = False
     device = torch.device("cpu")
 
-    def __init__(self, table: Table, encoder: Encoder, window_bytes: int, held_out: np.ndarray | None = None, workers: int = WORKERS):
+    def __init__(
+        self,
+        table: Table,
+        encoder: Encoder,
+        window_bytes: int,
+        held_out: np.ndarray | None = None,
+        workers: int = WORKERS,
+    ):
         self.table, self.encoder, self._held_out, self._workers = table, encoder, held_out, workers
-        self._pool: ThreadPoolExecutor | None = None  # threads are started once: short of memory, a later one might not start
+        self._pool: ThreadPoolExecutor | None = (
+            None  # threads are started once: short of memory, a later one might not start
+        )
         self.dtype = torch.from_numpy(np.empty(0, encoder.dtype)).dtype
         self.shape = (table.n, encoder.d)
         row_bytes = max(1, encoder.d * self.dtype.itemsize)
@@ -50,12 +64,16 @@ class Stream:
             found = torch.tensor(self.read(*rows.indices(len(self))[:2]))
             self.table.files.check()
             return found
-        places = torch.unique(torch.searchsorted(torch.tensor(self.cuts), rows, right=True) - 1).tolist()
+        places = torch.unique(
+            torch.searchsorted(torch.tensor(self.cuts), rows, right=True) - 1
+        ).tolist()
         return self.gathered([(self.cuts[i], self.cuts[i + 1]) for i in places], rows)
 
     def gathered(self, pieces: Pieces, rows: Tensor) -> Tensor:
-        """These rows, all of them in the pieces, in their own order: read by several threads, put in their places as they come. None is
-        given away before the files are known to be still what they were: nothing is computed, or written, from others."""
+        """These rows, all of them in the pieces, in their own order: read by several threads, put
+        in their places as they come. None is given away before the files are known to be still what
+        they were: nothing is computed, or written, from others.
+        """
         out = np.empty((len(rows), self.shape[1]), self.encoder.dtype)
         at = rows.numpy()
         order = np.argsort(at, kind="stable")

@@ -74,7 +74,10 @@ class Table(ABC):
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
         made = copy(self)
-        made.fields = {name: replace(field, kind=other.get(name, field.kind)) for name, field in self.fields.items()}
+        made.fields = {
+            name: replace(field, kind=other.get(name, field.kind))
+            for name, field in self.fields.items()
+        }
         return made
 
     def _converted(self, values: np.ndarray, name: str) -> np.ndarray:
@@ -84,7 +87,10 @@ class Table(ABC):
         """A whole field: (n,) of a column, (n, width) of a matrix; booleans and dates as numpy's
         own."""
         self.field(name)
-        parts = [self.natural(name, self.read([name], a, b)[name].copy()) for a, b in itertools.pairwise(self.cuts)]
+        parts = [
+            self.natural(name, self.read([name], a, b)[name].copy())
+            for a, b in itertools.pairwise(self.cuts)
+        ]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def natural(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -100,7 +106,10 @@ class Table(ABC):
         """Whole columns as they stand in the file, as Arrow's."""
         pa = needed("pyarrow", "data")
         found = {name: self.column(name) for name in names}
-        return {name: pa.array(values.tolist() if values.dtype == object else values) for name, values in found.items()}
+        return {
+            name: pa.array(values.tolist() if values.dtype == object else values)
+            for name, values in found.items()
+        }
 
 
 def even_cuts(n: int, rows: int) -> list[int]:
@@ -116,7 +125,10 @@ class ArrayTable(Table):
         self.files = Files(array.path for array in arrays.values() if isinstance(array, FileRows))
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
-            raise DataFileError(f"{where} has arrays of different lengths ({lengths}); each needs one row per example.")
+            raise DataFileError(
+                f"{where} has arrays of different lengths ({lengths}); each needs one row per"
+                " example."
+            )
         self.n = next(iter(lengths.values()))
         row_bytes, chunk = 1, 1
         for name, array in arrays.items():
@@ -150,7 +162,10 @@ class ArrayTable(Table):
 
     def read(self, names: list[str], start: int, stop: int) -> dict[str, np.ndarray]:
         with readable(self.where, self.files):
-            return {name: self._values(name, np.asarray(self._arrays[name][start:stop])) for name in names}
+            return {
+                name: self._values(name, np.asarray(self._arrays[name][start:stop]))
+                for name in names
+            }
 
     def _values(self, name: str, values: np.ndarray) -> np.ndarray:
         declared, wanted = self._declared[name], self.fields[name].kind

@@ -8,7 +8,9 @@ import torch
 
 
 def launched() -> bool:
-    """Whether this process is one of a torchrun job, or of a process group that was made already."""
+    """Whether this process is one of a torchrun job, or of a process group that was made
+    already.
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))

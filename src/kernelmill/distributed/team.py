@@ -1,7 +1,7 @@
 """Communicators: the mathematics asks for sums over ranks and never for how many there are.
 
-`Alone` is one process: sums are the identity. Centers, and everything that has a row for each, are sharded by
-stride: rank r has rows r, r + size, r + 2·size, …
+`Alone` is one process: sums are the identity. Centers, and everything that has a row for each, are
+sharded by stride: rank r has rows r, r + size, r + 2·size, …
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class Communicator(Protocol):
     size: int
 
     def all_sum(self, value: Tensor) -> Tensor:
-        """The sum over ranks, the same bits on each. `value` is given away: the sum may take its place."""
+        """The sum over ranks, the same bits on each.
+
+        `value` is given away: the sum may take its place.
+        """
         ...
 
     def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
@@ -47,7 +50,10 @@ class Communicator(Protocol):
         ...
 
     def same(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, on every rank: the others wait for it. An error of rank 0 is raised on all."""
+        """What rank 0 makes, on every rank: the others wait for it.
+
+        An error of rank 0 is raised on all.
+        """
         ...
 
     def tell(self, error: Exception) -> None:
@@ -93,7 +99,10 @@ def any_rank(comm: Communicator, *wishes: bool) -> list[bool]:
 
 
 def shard(comm: Communicator) -> slice:
-    """This rank's rows of Z or of a batch. Rows are dealt out like cards, so that every batch and every prefix is spread evenly."""
+    """This rank's rows of Z or of a batch.
+
+    Rows are dealt out like cards, so that every batch and every prefix is spread evenly.
+    """
     return slice(comm.rank, None, comm.size)
 
 
@@ -102,12 +111,19 @@ def count(comm: Communicator, rows: int) -> int:
     return max(0, (rows - comm.rank + comm.size - 1) // comm.size)
 
 
-def start_together(comm: Communicator, place: Any, rows: int, *parts: Tensor) -> Callable[[], list[Tensor]]:
-    """Tensors of `rows` rows, on every rank; `parts` are this rank's rows of them, which stand at `place`. Begun now, waited for by a call.
-    They go as bytes, in one sum: where one rank has a row, the others add zeros."""
+def start_together(
+    comm: Communicator, place: Any, rows: int, *parts: Tensor
+) -> Callable[[], list[Tensor]]:
+    """Tensors of `rows` rows, on every rank; `parts` are this rank's rows of them, which stand at
+    `place`. Begun now, waited for by a call. They go as bytes, in one sum: where one rank has a
+    row, the others add zeros.
+    """
     if comm.size == 1:
         return lambda: list(parts)
-    flat = [part.reshape(len(part), math.prod(part.shape[1:])).contiguous().view(torch.uint8) for part in parts]
+    flat = [
+        part.reshape(len(part), math.prod(part.shape[1:])).contiguous().view(torch.uint8)
+        for part in parts
+    ]
     widths = [piece.shape[1] for piece in flat]
     whole = torch.zeros(rows, sum(widths), dtype=torch.uint8, device=parts[0].device)
     whole[place] = torch.cat(flat, 1)
@@ -115,14 +131,21 @@ def start_together(comm: Communicator, place: Any, rows: int, *parts: Tensor) ->
 
     def gathered() -> list[Tensor]:
         pieces = wait().split(widths, 1)
-        return [piece.contiguous().view(part.dtype).view(rows, *part.shape[1:]) for piece, part in zip(pieces, parts, strict=True)]
+        return [
+            piece.contiguous().view(part.dtype).view(rows, *part.shape[1:])
+            for piece, part in zip(pieces, parts, strict=True)
+        ]
 
     return gathered
 
 
-def start_gather(comm: Communicator, start: int, stop: int, *mine: Tensor) -> Callable[[], list[Tensor]]:
+def start_gather(
+    comm: Communicator, start: int, stop: int, *mine: Tensor
+) -> Callable[[], list[Tensor]]:
     """Rows start … stop of sharded tensors, on every rank; `mine` are this rank's among them."""
-    return start_together(comm, slice((comm.rank - start) % comm.size, None, comm.size), stop - start, *mine)
+    return start_together(
+        comm, slice((comm.rank - start) % comm.size, None, comm.size), stop - start, *mine
+    )
 
 
 def gather(comm: Communicator, mine: Tensor, start: int, stop: int) -> Tensor:
@@ -137,7 +160,10 @@ def largest(comm: Communicator, value: float) -> float:
 
 
 def agree(comm: Communicator, facts: dict[str, str] | Callable[[], dict[str, str]]) -> None:
-    """Raise on every rank unless all have the same facts. What begins with # is a checksum, which nobody wants to read."""
+    """Raise on every rank unless all have the same facts.
+
+    What begins with # is a checksum, which nobody wants to read.
+    """
     if comm.size == 1:
         return
     facts = facts if isinstance(facts, dict) else facts()
@@ -164,7 +190,10 @@ def _texts(comm: Communicator, own: str) -> list[str]:
     lengths = comm.all_sum(lengths)
     table = torch.zeros(comm.size, int(lengths.max()), dtype=torch.uint8)
     table[comm.rank, : len(data)] = data
-    return [bytes(row[:length].tolist()).decode() for row, length in zip(comm.all_sum(table), lengths.tolist(), strict=True)]
+    return [
+        bytes(row[:length].tolist()).decode()
+        for row, length in zip(comm.all_sum(table), lengths.tolist(), strict=True)
+    ]
 
 
 @contextmanager
@@ -181,8 +210,13 @@ def _unless_done_in(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
-    """A rank that waits at the door of a call says so: perhaps the others were never told to call it."""
-    text = "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit, predict, score and save together"
+    """A rank that waits at the door of a call says so: perhaps the others were never told to call
+    it.
+    """
+    text = (
+        "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit,"
+        " predict, score and save together"
+    )
     with _unless_done_in(LATE, lambda: log.warning(text, comm.rank, LATE, call)):
         yield
 
@@ -198,7 +232,9 @@ def telling(comm: Communicator) -> Iterator[None]:
 
 
 def together(where: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For methods that all ranks call: an error of this rank is told to those that would wait for it. `where` an object has its ranks."""
+    """For methods that all ranks call: an error of this rank is told to those that would wait for
+    it. `where` an object has its ranks.
+    """
 
     def told(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
@@ -216,7 +252,10 @@ def together(where: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def by_tiles(comm: Communicator, rows: int, part: Callable[[slice], Tensor]) -> Tensor:
-    """part(slice of rows) summed over ranks: the sum of one tile runs while the next is computed. One process has one tile."""
+    """part(slice of rows) summed over ranks: the sum of one tile runs while the next is computed.
+
+    One process has one tile.
+    """
     tiles = 1 if comm.size == 1 else max(1, min(TILES, rows // TILE_ROWS))
     step = -(-rows // tiles)
     sums = [comm.start_sum(part(slice(i, min(i + step, rows)))) for i in range(0, rows, step)]
@@ -241,4 +280,6 @@ class Alone:
         """Nobody waits."""
 
 
-TOGETHER = "all ranks need the same data and settings, and call fit, predict, score and save together."
+TOGETHER = (
+    "all ranks need the same data and settings, and call fit, predict, score and save together."
+)

@@ -44,7 +44,10 @@ class ThreadRank:
 
 
 def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
-    """`work(comm)` on `size` thread ranks; their results in order of rank. An error on one rank ends all."""
+    """`work(comm)` on `size` thread ranks; their results in order of rank.
+
+    An error on one rank ends all.
+    """
     barrier, board = threading.Barrier(size), [None] * size
     results: list[Any] = [None] * size
     errors: list[BaseException] = []
@@ -62,5 +65,7 @@ def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
     for thread in threads:
         thread.join()
     if errors:
-        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+        raise next(
+            (e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]
+        )
     return results

@@ -21,20 +21,26 @@ from .environment import launched, local_size
 from .heartbeat import GONE, LOST, Pulse
 from .team import Alone, Communicator, T, _unless_done_in, largest
 
-PATIENCE = 7 * 86400.0  # seconds that ranks wait for one that is heard of: it may still read, tune, solve or write
+PATIENCE = (
+    7 * 86400.0
+)  # seconds that ranks wait for one that is heard of: it may still read, tune, solve or write
 
 MEETING = 600.0  # seconds in which all ranks of a job must have come
 
 
 class Ranks:
-    """The processes of a torchrun job. Sums of tensors on GPUs of their own go by NCCL, others by Gloo. Ranks wait for each other as long
-    as it takes, while all of them are heard of."""
+    """The processes of a torchrun job.
+
+    Sums of tensors on GPUs of their own go by NCCL, others by Gloo. Ranks wait for each other as
+    long as it takes, while all of them are heard of.
+    """
 
     def __init__(self, device: str):
         import torch.distributed as dist
 
         self._dist, self._device, self._broken, self._last = dist, torch.device(device), "", None
-        self.begun = 0  # sums and broadcasts so far: the same number on all ranks is the same one
+        # Sums and broadcasts so far: the same number on all ranks is the same one.
+        self.begun = 0
         self._failed = False
         with in_time():
             self._connect()
@@ -45,25 +51,43 @@ class Ranks:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             self._store, token = meet(rank, size)
             store = dist.PrefixStore(token, self._store)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE))
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=PATIENCE),
+            )
             atexit.register(self._leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
         self._sums, self.backend, self._pulse = self._host, "gloo", cast("Pulse | None", None)
         if self.size > 1 and "MASTER_ADDR" in os.environ:
             self._pulse = Pulse(self, self.same(lambda: os.urandom(8).hex()))
-        own_gpu = self._device.type == "cuda" and local_size() <= torch.cuda.device_count() and dist.is_nccl_available()
+        own_gpu = (
+            self._device.type == "cuda"
+            and local_size() <= torch.cuda.device_count()
+            and dist.is_nccl_available()
+        )
         if largest(self, 0.0 if own_gpu else 1.0) == 0.0:  # all ranks, or none
-            self._sums, self.backend = dist.new_group(backend="nccl", timeout=timedelta(seconds=PATIENCE)), "nccl"
+            self._sums, self.backend = (
+                dist.new_group(backend="nccl", timeout=timedelta(seconds=PATIENCE)),
+                "nccl",
+            )
 
     def __reduce__(self) -> Any:
-        raise InputError("a model that is spread over ranks cannot be pickled; use its save(), which all ranks call together.")
+        raise InputError(
+            "a model that is spread over ranks cannot be pickled; use its save(), which all ranks"
+            " call together."
+        )
 
     def start_sum(self, value: Tensor) -> Callable[[], Tensor]:
         total = value.contiguous()
         if self.backend == "nccl":
             total = total.to(self._device)
-        work = self._last = self._begun(lambda: self._dist.all_reduce(total, group=self._sums, async_op=True))
+        work = self._last = self._begun(
+            lambda: self._dist.all_reduce(total, group=self._sums, async_op=True)
+        )
 
         def wait() -> Tensor:
             if self.backend == "nccl":
@@ -101,7 +125,10 @@ class Ranks:
             self._pulse.tell(f"{type(error).__name__}: {error}")
 
     def _leave(self) -> None:
-        """At the end of this process. What a lost rank left unfinished would be waited for: it is dropped."""
+        """At the end of this process.
+
+        What a lost rank left unfinished would be waited for: it is dropped.
+        """
         if self._pulse is not None:
             self._pulse.leave(self._failed)
         if self._broken:
@@ -126,7 +153,8 @@ class Ranks:
         made: tuple[Any, Any] = None, None
         if self.rank == 0:
             threads = torch.get_num_threads()
-            torch.set_num_threads(threads * local_size())  # the others wait: their cores are free
+            # The others wait: their cores are free.
+            torch.set_num_threads(threads * local_size())
             try:
                 made = make(), None
             except Exception as error:
@@ -143,17 +171,28 @@ class Ranks:
         if self.rank == 0:
             torch.save(made, buffer)
         size = torch.tensor([buffer.getbuffer().nbytes])
-        self._wait(self._begun(lambda: self._dist.broadcast(size, 0, group=self._host, async_op=True)))
-        data = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-        self._wait(self._begun(lambda: self._dist.broadcast(data, 0, group=self._host, async_op=True)))
+        self._wait(
+            self._begun(lambda: self._dist.broadcast(size, 0, group=self._host, async_op=True))
+        )
+        data = (
+            torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+            if self.rank == 0
+            else torch.empty(int(size), dtype=torch.uint8)
+        )
+        self._wait(
+            self._begun(lambda: self._dist.broadcast(data, 0, group=self._host, async_op=True))
+        )
         if self.rank == 0:
             return made
 
         def place(storage: Any, where: str) -> Any:
             return storage if where == "cpu" else storage.to(device=self._device)
 
-        # Sent by this job's own rank 0: what it holds is as much to be trusted as this process itself.
-        return torch.load(io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False)
+        # Sent by this job's own rank 0: what it holds is as much to be trusted as this process
+        # itself.
+        return torch.load(
+            io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False
+        )
 
     def give_up(self, why: str) -> None:
         """End this process where it waits for a GPU, which cannot be told: nothing else would."""
@@ -163,16 +202,21 @@ class Ranks:
 
 
 def meet(rank: int, size: int) -> tuple[Any, str]:
-    """The job's store, and a name under which these very processes meet in it. torchrun keeps one store for a job that it starts again:
-    what an earlier process of the same rank left there must not be taken for this one's."""
+    """The job's store, and a name under which these very processes meet in it. torchrun keeps
+    one store for a job that it starts again: what an earlier process of the same rank left there
+    must not be taken for this one's.
+    """
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     limit = timedelta(seconds=MEETING)
     try:
-        store = torch.distributed.TCPStore(address, port, None, rank == 0 and not agent, limit, wait_for_workers=False)
+        store = torch.distributed.TCPStore(
+            address, port, None, rank == 0 and not agent, limit, wait_for_workers=False
+        )
     except (RuntimeError, OSError) as error:
         raise RankError(
-            f"rank {rank} cannot reach the job at {address}:{port} ({str(error)[:80]}); check MASTER_ADDR and the network."
+            f"rank {rank} cannot reach the job at {address}:{port} ({str(error)[:80]}); check"
+            " MASTER_ADDR and the network."
         ) from None
     own, until = os.urandom(8).hex(), time.monotonic() + MEETING
 
@@ -194,15 +238,23 @@ def meet(rank: int, size: int) -> tuple[Any, str]:
             if said("kernelmill/begin") == roll:
                 return store, hashlib.sha256(roll.encode()).hexdigest()[:16]
         time.sleep(0.02)
-    raise RankError(f"rank {rank} waited {MEETING:g} s, and not all {size} ranks of the job came; look at the others' errors.")
+    raise RankError(
+        f"rank {rank} waited {MEETING:g} s, and not all {size} ranks of the job came; look at the"
+        " others' errors."
+    )
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Ends this process where connecting takes too long: the thread that connects cannot be told."""
+    """Ends this process where connecting takes too long: the thread that connects cannot be
+    told.
+    """
 
     def end() -> None:
-        text = f"the ranks of the job could not be connected in {MEETING:g} s; check the network between their machines."
+        text = (
+            f"the ranks of the job could not be connected in {MEETING:g} s; check the network"
+            " between their machines."
+        )
         print(f"rank {os.environ.get('RANK', '?')}: error: {text}", file=sys.stderr, flush=True)
         os._exit(LOST)
 
@@ -214,13 +266,16 @@ _JOINED: dict[str, Ranks] = {}
 
 
 def join(device: str, wanted: int | None = None) -> Communicator:
-    """The ranks of this job, connected once in a process; `Alone` where it is no job. `wanted`: how many there should be."""
+    """The ranks of this job, connected once in a process; `Alone` where it is no job.
+
+    `wanted`: how many there should be.
+    """
     if launched() and device not in _JOINED:
         _JOINED[device] = Ranks(device)
     comm = _JOINED[device] if launched() else Alone()
     if wanted is not None and wanted != comm.size:
         raise InputError(
-            f"ranks={wanted} was given in a job of {comm.size}; leave it out, set ranks=1 to fit alone, or start the script by "
-            f"`torchrun --nproc-per-node {wanted}`."
+            f"ranks={wanted} was given in a job of {comm.size}; leave it out, set ranks=1 to fit"
+            f" alone, or start the script by `torchrun --nproc-per-node {wanted}`."
         )
     return comm

@@ -166,7 +166,7 @@ class KernelEstimator(BaseEstimator):
         self.model_, self._equations = add_centers(self.model_, self._through(Z, lambda X: X)), None
         return self
 
-    # ---- a fit -------------------------------------------------------------------------------------------------------------------
+    # ---- a fit
 
     @contextmanager
     def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None = None) -> Iterator[Job]:
@@ -276,7 +276,7 @@ class KernelEstimator(BaseEstimator):
         """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it is resumed."""
         return check_random_state(self.random_state if drawn is None else drawn)
 
-    # ---- data in and out -------------------------------------------------------------------------------------------------
+    # ---- data in and out
 
     def _join(self, X: Any) -> Communicator:
         """The ranks that this fit is shared by."""
@@ -471,7 +471,7 @@ class KernelEstimator(BaseEstimator):
             table.files.check()
             return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
 
-    # ---- model files -----------------------------------------------------------------------------------------------------
+    # ---- model files
 
     @classmethod
     def restored(cls, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None) -> Self:

@@ -38,7 +38,9 @@ def resolve(kernel: Any) -> Kernel:
         return made
     if callable(kernel):
         return Custom(kernel)
-    raise InputError(f"kernel={kernel!r} was given, expected a name, a kernel object or a function K(A, B).")
+    raise InputError(
+        f"kernel={kernel!r} was given, expected a name, a kernel object or a function K(A, B)."
+    )
 
 
 __all__ = [

@@ -17,7 +17,9 @@ from ..params import Settings
 
 @dataclass(frozen=True)
 class Points:
-    """Rows as a kernel sees them: features `x` (r, d) and, where the kernel needs them, squared norms `sq` (r,)."""
+    """Rows as a kernel sees them: features `x` (r, d) and, where the kernel needs them, squared
+    norms `sq` (r,).
+    """
 
     x: Tensor
     sq: Tensor
@@ -30,9 +32,11 @@ class Points:
 
 
 def shrunk_norms(x: Tensor) -> Tensor:
-    """Squared norms, smaller by what rounding may do to ‖a‖² + ‖b‖² − 2a·b: coincident rows get r² ≤ 0, which is then clamped.
+    """Squared norms, smaller by what rounding may do to ‖a‖² + ‖b‖² − 2a·b: coincident rows get r²
+    ≤ 0, which is then clamped.
 
-    So K(x, x) = 1 exactly. The shrinkage is of the size of the formula's own rounding error, which grows like √d.
+    So K(x, x) = 1 exactly. The shrinkage is of the size of the formula's own rounding error, which
+    grows like √d.
     """
     return (x * x).sum(1) * (1 - (4 + x.shape[1] ** 0.5 / 4) * torch.finfo(x.dtype).eps)
 
@@ -40,8 +44,9 @@ def shrunk_norms(x: Tensor) -> Tensor:
 class Kernel(Settings):
     """A positive semi-definite function of two rows.
 
-    `embedding` gives the map from raw rows to features, `squares` their norms; `evaluate` gives K(A, B) for two sets of points.
-    Everything that trains or predicts goes through these, so a kernel says nothing of tiles, devices or solvers.
+    `embedding` gives the map from raw rows to features, `squares` their norms; `evaluate` gives
+    K(A, B) for two sets of points. Everything that trains or predicts goes through these, so a
+    kernel says nothing of tiles, devices or solvers.
     """
 
     name: str = ""
@@ -49,7 +54,9 @@ class Kernel(Settings):
     homogeneity: int | None = None  # k where K(sx, sz) = s^(2k) K(x, z) for every s > 0
 
     def owned(self) -> Self:
-        """A copy that shares no array with this one: what a model keeps, whatever its user does to the kernel afterwards."""
+        """A copy that shares no array with this one: what a model keeps, whatever its user does to
+        the kernel afterwards.
+        """
         own = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -62,7 +69,10 @@ class Kernel(Settings):
         """Raise InputError where the settings do not fit rows of d features."""
 
     def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        """The map from rows to features. `origin` is subtracted where that leaves K unchanged: it keeps digits, not meaning."""
+        """The map from rows to features.
+
+        `origin` is subtracted where that leaves K unchanged: it keeps digits, not meaning.
+        """
         return lambda X: X.to(dtype)
 
     def squares(self, x: Tensor) -> Tensor:
@@ -81,7 +91,9 @@ class Kernel(Settings):
         raise NotImplementedError
 
     def __call__(self, A, B=None) -> Tensor:
-        """The dense K(A, B) for small arrays: computed in float64, and given in their own precision where its range holds K."""
+        """The dense K(A, B) for small arrays: computed in float64, and given in their own precision
+        where its range holds K.
+        """
         A = torch.as_tensor(A)
         B = A if B is None else torch.as_tensor(B)
         dtype = torch.promote_types(A.dtype, B.dtype)
@@ -90,7 +102,11 @@ class Kernel(Settings):
         embed = self.embedding(B.double().mean(0), torch.float64)
         K = self.evaluate(self.points(embed(A)), self.points(embed(B)))
         largest = K.detach().abs().max().item() if K.numel() else 0.0
-        return K.to(dtype) if largest == 0 or torch.finfo(dtype).tiny <= largest <= torch.finfo(dtype).max else K
+        return (
+            K.to(dtype)
+            if largest == 0 or torch.finfo(dtype).tiny <= largest <= torch.finfo(dtype).max
+            else K
+        )
 
 
 def positive(owner: str, name: str, value: Any, allow_zero: bool = False) -> float:
@@ -99,47 +115,75 @@ def positive(owner: str, name: str, value: Any, allow_zero: bool = False) -> flo
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{owner}: {name}={value!r} was given, expected a number {bound}.") from None
+        raise InputError(
+            f"{owner}: {name}={value!r} was given, expected a number {bound}."
+        ) from None
     if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
         raise InputError(f"{owner}: {name}={value!r} was given, expected a finite number {bound}.")
     return number
 
 
 class Scale:
-    """How a bandwidth turns raw rows into features: a number, one per feature, or a matrix Σ with r² = (x−z)ᵀΣ⁻¹(x−z)."""
+    """How a bandwidth turns raw rows into features: a number, one per feature, or a matrix Σ with
+    r² = (x−z)ᵀΣ⁻¹(x−z).
+    """
 
     def __init__(self, owner: str, bandwidth: Any, d: int | None = None):
         if isinstance(bandwidth, str):
             raise InputError(
-                f"{owner}: bandwidth={bandwidth!r} was given, expected a number, one per feature, a matrix, or 'auto' "
-                "inside an estimator, which chooses it from the data before the kernel is used."
+                f"{owner}: bandwidth={bandwidth!r} was given, expected a number, one per feature, a"
+                " matrix, or 'auto' inside an estimator, which chooses it from the data before the"
+                " kernel is used."
             )
-        values = torch.as_tensor(np.asarray(bandwidth.detach().cpu() if isinstance(bandwidth, Tensor) else bandwidth, dtype=np.float64))
+        values = torch.as_tensor(
+            np.asarray(
+                bandwidth.detach().cpu() if isinstance(bandwidth, Tensor) else bandwidth,
+                dtype=np.float64,
+            )
+        )
         if values.ndim > 2 or (values.ndim == 2 and values.shape[0] != values.shape[1]):
-            raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number, (d,) or (d, d).")
+            raise InputError(
+                f"{owner}: bandwidth of shape {tuple(values.shape)} was given, expected a number,"
+                " (d,) or (d, d)."
+            )
         if d is not None and values.ndim > 0 and values.shape[0] != d:
-            raise InputError(f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features; give one value per feature.")
+            raise InputError(
+                f"{owner}: bandwidth of shape {tuple(values.shape)} was given for {d} features;"
+                " give one value per feature."
+            )
         if not torch.isfinite(values).all() or (values.ndim < 2 and not (values > 0).all()):
-            raise InputError(f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater than 0.")
+            raise InputError(
+                f"{owner}: bandwidth={bandwidth!r} was given, expected finite values greater"
+                " than 0."
+            )
         self.values = values
         if values.ndim == 2:
             L, info = torch.linalg.cholesky_ex((values + values.T) / 2)
             if info.item() or not torch.allclose(values, values.T):
-                raise InputError(f"{owner}: the bandwidth matrix was not symmetric positive definite; give Σ with r² = (x−z)ᵀ Σ⁻¹ (x−z).")
+                raise InputError(
+                    f"{owner}: the bandwidth matrix was not symmetric positive definite; give Σ"
+                    " with r² = (x−z)ᵀ Σ⁻¹ (x−z)."
+                )
             self.whiten = torch.linalg.inv(L).T
 
-        self._there: dict[tuple, Tensor] = {}  # the same numbers on other devices: copied once, not at every batch
+        self._there: dict[
+            tuple, Tensor
+        ] = {}  # the same numbers on other devices: copied once, not at every batch
 
     def apply(self, X: Tensor) -> Tensor:
         key = X.device, X.dtype
         if key not in self._there:
-            self._there[key] = (self.whiten if self.values.ndim == 2 else self.values).to(X.device, X.dtype)
+            self._there[key] = (self.whiten if self.values.ndim == 2 else self.values).to(
+                X.device, X.dtype
+            )
         return X @ self._there[key] if self.values.ndim == 2 else X / self._there[key]
 
 
 @dataclass(eq=False)
 class Custom(Kernel):
-    """Any function K(A, B) of two float tensors (r, d) and (t, d) that returns an (r, t) tensor of a positive semi-definite kernel."""
+    """Any function K(A, B) of two float tensors (r, d) and (t, d) that returns an (r, t) tensor of
+    a positive semi-definite kernel.
+    """
 
     function: Callable[[Tensor, Tensor], Tensor] = field(default=None)  # type: ignore[assignment]
     name = "custom"
@@ -148,10 +192,18 @@ class Custom(Kernel):
         K = torch.as_tensor(self.function(A.x, B.x))
         if K.shape != (A.x.shape[0], B.x.shape[0]):
             raise InputError(
-                f"the kernel function returned shape {tuple(K.shape)}, expected ({len(A)}, {len(B)}): a row of A each, a column of B."
+                f"the kernel function returned shape {tuple(K.shape)}, expected ({len(A)},"
+                f" {len(B)}): a row of A each, a column of B."
             )
         return K.to(A.x.dtype) if out is None else out.copy_(K)
 
     def diagonal(self, A: Points) -> Tensor:
-        # Blocks of 64 rows: at most 64 times the work of the diagonal, and no assumption on the function.
-        return torch.cat([torch.diagonal(self.evaluate(A[i : i + 64], A[i : i + 64])) for i in range(0, len(A), 64)] or [A.sq])
+        # Blocks of 64 rows: at most 64 times the work of the diagonal, and no assumption on the
+        # function.
+        return torch.cat(
+            [
+                torch.diagonal(self.evaluate(A[i : i + 64], A[i : i + 64]))
+                for i in range(0, len(A), 64)
+            ]
+            or [A.sq]
+        )

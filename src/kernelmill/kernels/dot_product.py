@@ -67,7 +67,10 @@ class Polynomial(DotProduct):
         super().validate(d)
         positive("Polynomial", "constant", self.constant, allow_zero=True)
         if self.degree != int(self.degree) or self.degree < 1:
-            raise InputError(f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or more.")
+            raise InputError(
+                f"Polynomial: degree={self.degree!r} was given, expected a whole number of 1 or"
+                " more."
+            )
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         return dot.add_(self.constant).pow_(int(self.degree))
@@ -75,12 +78,15 @@ class Polynomial(DotProduct):
 
 def _angle(dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> tuple[Tensor, Tensor]:
     """(‖x‖‖z‖, cos of the angle); the cosine of a zero row is 0, never NaN."""
-    norms = sq_a.sqrt() * sq_b.sqrt()  # √(‖x‖²‖z‖²) would leave float32's range where ‖x‖ is 1e10
+    # √(‖x‖²‖z‖²) would leave float32's range where ‖x‖ is 1e10.
+    norms = sq_a.sqrt() * sq_b.sqrt()
     return norms, torch.where(norms > 0, dot / norms, 0.0).clamp_(-1, 1)
 
 
 def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
-    """κ0 and κ1: the expected derivative and value of two ReLU units at this cosine, scaled to 1 at cos = 1."""
+    """κ0 and κ1: the expected derivative and value of two ReLU units at this cosine, scaled to 1
+    at cos = 1.
+    """
     angle = torch.acos(cos)
     kappa0 = 1 - angle / math.pi
     return kappa0, torch.sin(angle).div_(math.pi).add_(cos * kappa0)
@@ -88,7 +94,9 @@ def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(eq=False)
 class ReluNTK(DotProduct):
-    """Neural tangent kernel of an infinitely wide ReLU network with `depth` hidden layers and no bias, divided by depth + 1."""
+    """Neural tangent kernel of an infinitely wide ReLU network with `depth` hidden layers and no
+    bias, divided by depth + 1.
+    """
 
     depth: int = 2
     name = "relu_ntk"
@@ -97,7 +105,9 @@ class ReluNTK(DotProduct):
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.depth != int(self.depth) or self.depth < 1:
-            raise InputError(f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more.")
+            raise InputError(
+                f"ReluNTK: depth={self.depth!r} was given, expected a whole number of 1 or more."
+            )
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         norms, sigma = _angle(dot, sq_a, sq_b)
@@ -113,7 +123,9 @@ class ReluNTK(DotProduct):
 
 @dataclass(eq=False)
 class ArcCosine(DotProduct):
-    """Arc-cosine kernel of `order` 0, 1 or 2 (Cho and Saul), scaled so that K(x, x) = ‖x‖^(2·order)."""
+    """Arc-cosine kernel of `order` 0, 1 or 2 (Cho and Saul), scaled so that K(x, x) =
+    ‖x‖^(2·order).
+    """
 
     order: int = 1
     name = "arc_cosine"
@@ -138,17 +150,30 @@ class ArcCosine(DotProduct):
         return value.div_(3 * math.pi) * norms * norms
 
     def diagonal(self, A: Points) -> Tensor:
-        return A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)  # 0.5: the angle of a zero row counts as π/2
+        return (
+            A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)
+        )  # 0.5: the angle of a zero row counts as π/2
 
 
-ROOMY = 2.0**10  # norms of rows up to here, and down to one over it: K², its sums and its inverse stay far inside float32's range
+ROOMY = (
+    2.0**10
+    # Norms of rows up to here, and down to one over it: K², its sums and its inverse stay far
+    # inside float32's range.
+)
 
 
 def in_range(kernel: Kernel, X: Tensor) -> Kernel:
-    """A homogeneous kernel in units of the rows X: its bandwidth times the power of two that brings their norms near 1, where they are far
-    from it. K is the same but for one factor, which `magnification` gives back, so that the scale of the features drops out."""
+    """A homogeneous kernel in units of the rows X: its bandwidth times the power of two that
+    brings their norms near 1, where they are far from it. K is the same but for one factor,
+    which `magnification` gives back, so that the scale of the features drops out.
+    """
     # A subclass may have a profile of its own.
-    known = isinstance(kernel, DotProduct) and type(kernel) in (Linear, Polynomial, ReluNTK, ArcCosine)
+    known = isinstance(kernel, DotProduct) and type(kernel) in (
+        Linear,
+        Polynomial,
+        ReluNTK,
+        ArcCosine,
+    )
     if not known or kernel.homogeneity is None or not len(X):
         return kernel
     assert isinstance(kernel, DotProduct)
@@ -163,8 +188,14 @@ def in_range(kernel: Kernel, X: Tensor) -> Kernel:
 
 
 def magnification(given: Kernel, used: Kernel) -> float:
-    """The bandwidth of `used` over that of `given`, of which `in_range` made it; 1 where it made nothing."""
-    if not isinstance(given, DotProduct) or not isinstance(used, DotProduct) or given.homogeneity is None:
+    """The bandwidth of `used` over that of `given`, of which `in_range` made it; 1 where it made
+    nothing.
+    """
+    if (
+        not isinstance(given, DotProduct)
+        or not isinstance(used, DotProduct)
+        or given.homogeneity is None
+    ):
         return 1.0
     a, b = (Scale(type(kernel).__name__, kernel.bandwidth).values for kernel in (given, used))
     ratio = (b.flatten()[0] / a.flatten()[0]).item()

@@ -1,4 +1,6 @@
-"""Kernels of the distance r between two rows, measured in bandwidths: one profile each, distances in one place."""
+"""Kernels of the distance r between two rows, measured in bandwidths: one profile each, distances
+in one place.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ class Radial(Kernel):
         Scale(type(self).__name__, self.bandwidth, d)
 
     def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-        scale, there = Scale(type(self).__name__, self.bandwidth), {(origin.device, origin.dtype): origin}
+        scale, there = (
+            Scale(type(self).__name__, self.bandwidth),
+            {(origin.device, origin.dtype): origin},
+        )
 
         def embed(X: Tensor) -> Tensor:
-            # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100 keeps its ± 100 in float32.
+            # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100
+            # keeps its ± 100 in float32.
             wide = torch.promote_types(X.dtype, dtype)
             if (X.device, wide) not in there:
                 there[X.device, wide] = origin.to(X.device, wide)
@@ -82,7 +88,10 @@ class Matern(Radial):
     def validate(self, d: int) -> None:
         super().validate(d)
         if self.nu not in (0.5, 1.5, 2.5):
-            raise InputError(f"Matern: nu={self.nu!r} was given, expected 0.5, 1.5 or 2.5; or see GeneralisedExponential.")
+            raise InputError(
+                f"Matern: nu={self.nu!r} was given, expected 0.5, 1.5 or 2.5; or see"
+                " GeneralisedExponential."
+            )
 
     def profile(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt_().mul_(math.sqrt(2 * self.nu))
@@ -104,7 +113,10 @@ class GeneralisedExponential(Radial):
     def validate(self, d: int) -> None:
         super().validate(d)
         if positive("GeneralisedExponential", "gamma", self.gamma) > 2:
-            raise InputError(f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2; above 2 it is no kernel.")
+            raise InputError(
+                f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2;"
+                " above 2 it is no kernel."
+            )
 
     def profile(self, sq_dist: Tensor) -> Tensor:
         return sq_dist.pow_(self.gamma / 2).neg_().exp_()
@@ -122,5 +134,6 @@ class RationalQuadratic(Radial):
         positive("RationalQuadratic", "shape", self.shape)
 
     def profile(self, sq_dist: Tensor) -> Tensor:
-        # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the digits that 1 + r²/(2a) rounds off.
+        # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the digits that 1 + r²/(2a) rounds
+        # off.
         return sq_dist.div_(2 * self.shape).log1p_().mul_(-self.shape).exp_()

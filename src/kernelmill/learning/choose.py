@@ -32,7 +32,7 @@ log = logging.getLogger("kernelmill")
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
 
-# ---- the solver and its sizes ---------------------------------------------------------------------
+# ---- the solver and its sizes
 
 
 def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator) -> Plan:
@@ -125,7 +125,7 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
     return solvers.predicted(task.solver, replace(base, precision=precision))
 
 
-# ---- kernel, ridge and centers --------------------------------------------------------------------
+# ---- kernel, ridge and centers
 
 
 def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float | None) -> Design:

@@ -1,7 +1,19 @@
-"""K(A, B) @ v without holding K: tiles from a byte budget in plain torch, and one fused Triton kernel where there is a GPU."""
+"""K(A, B) @ v without holding K: tiles from a byte budget in plain torch, and one fused Triton
+kernel where there is a GPU.
+"""
 
 from .modes import in_own_modes, own_modes
-from .product import PRECISIONS, SMALLEST_TILE, KernelProduct, Recomputed, distortion, frame, fuses, on_chip, transposed_product
+from .product import (
+    PRECISIONS,
+    SMALLEST_TILE,
+    KernelProduct,
+    Recomputed,
+    distortion,
+    frame,
+    fuses,
+    on_chip,
+    transposed_product,
+)
 
 __all__ = [
     "PRECISIONS",

@@ -1,12 +1,15 @@
-"""K(A, B) @ w in one Triton kernel: feature product, norms, profile and the product with the weights before anything leaves the chip.
+"""K(A, B) @ w in one Triton kernel: feature product, norms, profile and the product with the
+weights before anything leaves the chip.
 
-A program owns BM rows of A and a run of column tiles of B. For each tile the tensor cores sum x·z in float32 over d, the profile turns it
-into K in registers, and K, split into two float16 parts, is multiplied by the weights, split likewise: 22 bits each, where one TF32
-product would round K to 11. Kᵀ @ g is K(B, A) @ g. Programs' sums are added in a fixed order: a product gives the same bits each time.
+A program owns BM rows of A and a run of column tiles of B. For each tile the tensor cores sum
+x·z in float32 over d, the profile turns it into K in registers, and K, split into two float16
+parts, is multiplied by the weights, split likewise: 22 bits each, where one TF32 product would
+round K to 11. Kᵀ @ g is K(B, A) @ g. Programs' sums are added in a fixed order: a product gives
+the same bits each time.
 
-The kernels themselves are in triton_kernels.py. The plain version of all this is `KernelProduct` without this file (product.py);
-tests/test_fused.py ties the two, on a GPU and, without one, in Triton's interpreter. docs/gpu.md has the measurements behind the
-constants.
+The kernels themselves are in triton_kernels.py. The plain version of all this is `KernelProduct`
+without this file (product.py); tests/test_fused.py ties the two, on a GPU and, without one, in
+Triton's interpreter. docs/gpu.md has the measurements behind the constants.
 """
 
 from __future__ import annotations
@@ -42,15 +45,19 @@ from .triton_kernels import SHIFT, block_product, norms, split_columns
 log = logging.getLogger("kernelmill")
 
 GROWN = 2.0**SHIFT.value
-RUN = 2048  # rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions round
+# Rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions
+# round.
+RUN = 2048
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
-# Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel that is not here, or a subclass of one
-# that is, is evaluated by plain torch.
+# Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel
+# that is not here, or a subclass of one that is, is evaluated by plain torch.
 PROFILES: dict[type[Kernel], Callable[[Any], tuple[str, float, int]]] = {
     Laplacian: lambda kernel: ("laplacian", 0.0, 0),
     Gaussian: lambda kernel: ("gaussian", 0.0, 0),
-    Matern: lambda kernel: ("laplacian", 0.0, 0) if kernel.nu == 0.5 else ("matern", 0.0, int(2 * kernel.nu)),
+    Matern: lambda kernel: (
+        ("laplacian", 0.0, 0) if kernel.nu == 0.5 else ("matern", 0.0, int(2 * kernel.nu))
+    ),
     GeneralisedExponential: lambda kernel: ("generalised_exponential", float(kernel.gamma), 0),
     RationalQuadratic: lambda kernel: ("rational_quadratic", float(kernel.shape), 0),
     Linear: lambda kernel: ("linear", 0.0, 0),
@@ -62,7 +69,9 @@ PROFILES: dict[type[Kernel], Callable[[Any], tuple[str, float, int]]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """How one launch is cut: rows, columns and features of a tile, and what the compiler is told."""
+    """How one launch is cut: rows, columns and features of a tile, and what the compiler is
+    told.
+    """
 
     BM: int
     BN: int
@@ -74,11 +83,15 @@ class Shape:
 
 @lru_cache(maxsize=4096)
 def splits(row_tiles: int, col_tiles: int, programs: int) -> int:
-    """Into how many runs the column tiles are cut, so that the last round of programs leaves few multiprocessors idle."""
+    """Into how many runs the column tiles are cut, so that the last round of programs leaves few
+    multiprocessors idle.
+    """
 
     def cost(cut: int) -> float:
         each = -(-col_tiles // cut)
-        return -(-row_tiles * -(-col_tiles // each) // programs) * (each + 0.3)  # 0.3: what starting a program costs, in tiles
+        return -(-row_tiles * -(-col_tiles // each) // programs) * (
+            each + 0.3
+        )  # 0.3: what starting a program costs, in tiles
 
     # Candidates: the cuts that fill 1, 2, 3 … rounds of programs, or stay just below.
     full = [max(1, rounds * programs // row_tiles) for rounds in range(1, 9)]
@@ -87,7 +100,9 @@ def splits(row_tiles: int, col_tiles: int, programs: int) -> int:
 
 @dataclass(frozen=True)
 class Form:
-    """How one kernel in one precision is spelled in `block_product`: features times `scale`, held as `dtype`, as pairs where `two`."""
+    """How one kernel in one precision is spelled in `block_product`: features times `scale`,
+    held as `dtype`, as pairs where `two`.
+    """
 
     kernel: Kernel
     precision: str
@@ -99,7 +114,9 @@ class Form:
 
     @property
     def dtype(self) -> torch.dtype:
-        return {"bfloat16": torch.bfloat16, "tf32": torch.float32}.get(self.precision, torch.float16)
+        return {"bfloat16": torch.bfloat16, "tf32": torch.float32}.get(
+            self.precision, torch.float16
+        )
 
     @property
     def two(self) -> bool:
@@ -107,13 +124,21 @@ class Form:
 
     @property
     def tile(self) -> int:
-        """Features of a tile of a long row; tiles of two-part or float32 features take twice the bytes."""
+        """Features of a tile of a long row; tiles of two-part or float32 features take twice the
+        bytes.
+        """
         return 32 if self.two or self.dtype == torch.float32 else 64
 
     def width(self, d: int) -> int:
         """d padded: to whole tiles, or for a short row to a power of two that is one tile."""
         short = max(16, triton.next_power_of_2(d))
-        return short if short <= self.tile else -(-d // self.tile) * self.tile if self.two else -(-d // 16) * 16
+        return (
+            short
+            if short <= self.tile
+            else -(-d // self.tile) * self.tile
+            if self.two
+            else -(-d // 16) * 16
+        )
 
     def shape(self, D: int, C: int) -> Shape:
         resident = 32 if self.tile == 32 else 128
@@ -130,7 +155,12 @@ class Form:
         if self.scale != 1:
             x = x * self.scale
         if self.dtype == torch.float16 and isinstance(self.kernel, Radial):
-            x = x.clamp_(-65504, 65504)  # so far from every center that K is 0 there too; other kernels overflow, and say so by NaN
+            x = x.clamp_(
+                -65504,
+                65504,
+                # So far from every center that K is 0 there too; other kernels overflow, and say
+                # so by NaN.
+            )
         if d == D and not self.two:
             held = x.to(self.dtype).contiguous()
         else:
@@ -153,39 +183,62 @@ class Form:
 
     def unit(self, A: Points) -> float:
         """What takes squares of these features to squares of bandwidths."""
-        # Tensor cores cut off what they add: ‖x‖² comes out 0.6·2^-23 smaller for each 16 features (measured on an H200, docs/gpu.md).
-        # Distances of far rows are made of it, so it is given back here.
-        loss = 0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23 if isinstance(self.kernel, Radial) and A.x.is_cuda else 0.0
+        # Tensor cores cut off what they add: ‖x‖² comes out 0.6·2^-23 smaller for each 16
+        # features (measured on an H200, docs/gpu.md). Distances of far rows are made of it, so
+        # it is given back here.
+        loss = (
+            0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23
+            if isinstance(self.kernel, Radial) and A.x.is_cuda
+            else 0.0
+        )
         return (1 + loss) / self.scale**2
 
     def roots(self, A: Points) -> Tensor | None:
-        """√K(a,a), by which kernels that are not bounded by 1 are divided while they are split; None for those that are."""
+        """√K(a,a), by which kernels that are not bounded by 1 are divided while they are split;
+        None for those that are.
+        """
         if isinstance(self.kernel, Radial):
             return None
         return self.kernel.diagonal(Points(A.x, A.sq / self.scale**2)).clamp(min=0).sqrt()
 
 
 def form_of(kernel: Kernel, precision: str, scale: float) -> Form | None:
-    """The fused form of a kernel, or None where plain torch has to do: a kernel without a profile here, or float64."""
-    return Form(kernel, precision, scale) if type(kernel) in PROFILES and precision != "float64" else None
+    """The fused form of a kernel, or None where plain torch has to do: a kernel without a
+    profile here, or float64.
+    """
+    return (
+        Form(kernel, precision, scale)
+        if type(kernel) in PROFILES and precision != "float64"
+        else None
+    )
 
 
 @lru_cache
 def works(device: torch.device) -> bool:
-    """Whether Triton can compile and launch here. It needs a C compiler, which a container may not have."""
+    """Whether Triton can compile and launch here.
+
+    It needs a C compiler, which a container may not have.
+    """
     try:
         split_weights(torch.ones(1, 1, device=device), 16)
         return True
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        log.warning("Triton does not work here (%s: %s): plain torch is used, which is several times slower.", type(error).__name__, error)
+        log.warning(
+            "Triton does not work here (%s: %s): plain torch is used, which is several times"
+            " slower.",
+            type(error).__name__,
+            error,
+        )
         return False
 
 
 def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Tensor]:
-    """(p, 2C) float16: the high parts of w's columns, then the low parts, both scaled by a power of two for each column; and the (c,)
-    factors that take products with 2^SHIFT·K back. `stacked` adds p rows more, high parts and zeros: what the low part of K meets."""
+    """(p, 2C) float16: the high parts of w's columns, then the low parts, both scaled by a power
+    of two for each column; and the (c,) factors that take products with 2^SHIFT·K back.
+    `stacked` adds p rows more, high parts and zeros: what the low part of K meets.
+    """
     w = w.contiguous()
     largest = torch.linalg.vector_norm(w, torch.inf, dim=0)
     parts = torch.empty((1 + stacked) * len(w), 2 * C, dtype=torch.float16, device=w.device)
@@ -193,7 +246,18 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     WIDTH = min(64, triton.next_power_of_2(C))
     grid = triton.cdiv(len(w), 4096 // WIDTH), triton.cdiv(C, WIDTH)
     with _on(w):
-        split_columns[grid](w, largest, parts, back, len(w), w.shape[1], C, STACKED=stacked, BLOCK=4096 // WIDTH, WIDTH=WIDTH)
+        split_columns[grid](
+            w,
+            largest,
+            parts,
+            back,
+            len(w),
+            w.shape[1],
+            C,
+            STACKED=stacked,
+            BLOCK=4096 // WIDTH,
+            WIDTH=WIDTH,
+        )
     return parts, back
 
 
@@ -203,7 +267,9 @@ def _on(x: Tensor) -> Any:
 
 
 def on_chip(precision: str, d: int) -> int:
-    """The most columns of w that are multiplied inside the kernel: their sums must fit the registers beside the tile."""
+    """The most columns of w that are multiplied inside the kernel: their sums must fit the
+    registers beside the tile.
+    """
     return 64 if d <= 128 and precision in ("float16", "bfloat16") else 16
 
 
@@ -213,34 +279,81 @@ def _padded(c: int) -> int:
 
 
 def _launch(
-    form: Form, A: Points, B: Points, w: Tensor | None, K: Tensor | None = None, high: Tensor | None = None, low: Tensor | None = None
+    form: Form,
+    A: Points,
+    B: Points,
+    w: Tensor | None,
+    K: Tensor | None = None,
+    high: Tensor | None = None,
+    low: Tensor | None = None,
 ):
     M, N, D, c = len(A), len(B), A.x.shape[1] // (1 + form.two), 1 if w is None else w.shape[1]
     C = max(16, triton.next_power_of_2(c))
-    shape = form.shape(D, C) if _roomy(A.x.device) else Shape(64, 64, min(32, triton.next_power_of_2(D)), 4, 2)
+    shape = (
+        form.shape(D, C)
+        if _roomy(A.x.device)
+        else Shape(64, 64, min(32, triton.next_power_of_2(D)), 4, 2)
+    )
     row_tiles, col_tiles = triton.cdiv(M, shape.BM), triton.cdiv(N, shape.BN)
     each = -(-col_tiles // splits(row_tiles, col_tiles, 2 * _multiprocessors(A.x.device)))
     cut = -(-col_tiles // each)
     parts = back = out = None
     root_a, root_b = (form.roots(A), form.roots(B)) if K is None else (None, None)
-    norm_a, norm_b = None if root_a is None else GROWN * _inverse(root_a), None if root_b is None else _inverse(root_b)
+    norm_a, norm_b = (
+        None if root_a is None else GROWN * _inverse(root_a),
+        (None if root_b is None else _inverse(root_b)),
+    )
     if w is not None:
         parts, back = split_weights(w if root_b is None else root_b[:, None] * w, C)
         out = torch.empty(cut, M, c, dtype=torch.float32, device=A.x.device)
-    a, b = (TensorDescriptor.from_tensor(side.x, [block, shape.BK]) for side, block in ((A, shape.BM), (B, shape.BN)))
+    a, b = (
+        TensorDescriptor.from_tensor(side.x, [block, shape.BK])
+        for side, block in ((A, shape.BM), (B, shape.BN))
+    )
     k_high, k_low = K, None
     if high is not None and low is not None:
-        k_high, k_low = (TensorDescriptor.from_tensor(part, [shape.BM, shape.BN // shape.parts]) for part in (high, low))
+        k_high, k_low = (
+            TensorDescriptor.from_tensor(part, [shape.BM, shape.BN // shape.parts])
+            for part in (high, low)
+        )
     profile, number, order = form.profile
     with _on(A.x):
         block_product[(row_tiles * cut,)](
-            a, b, A.sq.contiguous(), B.sq.contiguous(), norm_a, norm_b, parts, back,
-            k_high, k_low, 0 if K is None else K.stride(0), out, M, N, D, c, row_tiles, each, form.unit(A), number,
-            PROFILE=profile, ORDER=order, NORMALISE=root_a is not None, PRODUCT=w is not None,
+            a,
+            b,
+            A.sq.contiguous(),
+            B.sq.contiguous(),
+            norm_a,
+            norm_b,
+            parts,
+            back,
+            k_high,
+            k_low,
+            0 if K is None else K.stride(0),
+            out,
+            M,
+            N,
+            D,
+            c,
+            row_tiles,
+            each,
+            form.unit(A),
+            number,
+            PROFILE=profile,
+            ORDER=order,
+            NORMALISE=root_a is not None,
+            PRODUCT=w is not None,
             STORE="float32" if K is not None else "split" if high is not None else "",
-            BM=shape.BM, BN=shape.BN, BK=shape.BK, PARTS=shape.parts, C=C, TWO=form.two, RESIDENT=D <= shape.BK,
-            num_warps=shape.warps, num_stages=shape.stages,
-        )  # fmt: skip
+            BM=shape.BM,
+            BN=shape.BN,
+            BK=shape.BK,
+            PARTS=shape.parts,
+            C=C,
+            TWO=form.two,
+            RESIDENT=D <= shape.BK,
+            num_warps=shape.warps,
+            num_stages=shape.stages,
+        )
     if out is None:
         return None
     total = out.sum(0) if cut > 1 else out[0]
@@ -253,13 +366,25 @@ def _inverse(root: Tensor) -> Tensor:
 
 @lru_cache
 def _roomy(device: torch.device) -> bool:
-    """Whether a multiprocessor has the shared memory of a data-center GPU, for which tiles are sized."""
-    return device.type != "cuda" or getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 30) > 120_000
+    """Whether a multiprocessor has the shared memory of a data-center GPU, for which tiles are
+    sized.
+    """
+    return (
+        device.type != "cuda"
+        or getattr(
+            torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 30
+        )
+        > 120_000
+    )
 
 
 @lru_cache
 def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    return (
+        torch.cuda.get_device_properties(device).multi_processor_count
+        if device.type == "cuda"
+        else 2
+    )
 
 
 def product(form: Form, A: Points, B: Points, w: Tensor) -> Tensor:
@@ -267,7 +392,9 @@ def product(form: Form, A: Points, B: Points, w: Tensor) -> Tensor:
     if not (len(A) and len(B)):
         return w.new_zeros(len(A), w.shape[1])
     if len(B) > MOST_COLUMNS:
-        return product(form, A, B[:MOST_COLUMNS], w[:MOST_COLUMNS]) + product(form, A, B[MOST_COLUMNS:], w[MOST_COLUMNS:])
+        return product(form, A, B[:MOST_COLUMNS], w[:MOST_COLUMNS]) + product(
+            form, A, B[MOST_COLUMNS:], w[MOST_COLUMNS:]
+        )
     return _launch(form, A, B, w)
 
 
@@ -279,7 +406,8 @@ def evaluate(form: Form, A: Points, B: Points, out: Tensor) -> Tensor:
 
 
 class Halves:
-    """K(A, B) held as two float16 parts, 22 bits in all, in 4 bytes a value: reads like a matrix, at the tensor cores' speed.
+    """K(A, B) held as two float16 parts, 22 bits in all, in 4 bytes a value: reads like a
+    matrix, at the tensor cores' speed.
 
     It is filled by its first product, in the launch that makes that product.
     """
@@ -292,7 +420,14 @@ class Halves:
 
     def _fill(self, w: Tensor | None) -> Any:
         self._filled = True
-        return _launch(self._form, self._A, self._B, w, high=self._parts[0, :, : len(self._B)], low=self._parts[1, :, : len(self._B)])
+        return _launch(
+            self._form,
+            self._A,
+            self._B,
+            w,
+            high=self._parts[0, :, : len(self._B)],
+            low=self._parts[1, :, : len(self._B)],
+        )
 
     def __matmul__(self, w: Tensor) -> Tensor:
         if not self._filled:
@@ -302,7 +437,9 @@ class Halves:
         return self._product(w)
 
     def rmatmul(self, g: Tensor) -> Tensor:
-        """Kᵀ @ g in one product: both parts of K, one below the other, against [g_high, g_low] below which stand [g_high, 0]."""
+        """Kᵀ @ g in one product: both parts of K, one below the other, against [g_high, g_low]
+        below which stand [g_high, 0].
+        """
         if not self._filled:
             self._fill(None)
         c, C = g.shape[1], _padded(g.shape[1])
@@ -333,7 +470,9 @@ class Halves:
         high, low = self._parts[:, rows, : len(self._B)][:, :, cols]
         K = torch.add(high.float(), low).mul_(1 / GROWN)
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
-        return K if root_a is None or root_b is None else K * root_a[rows, None] * root_b[None, cols]
+        return (
+            K if root_a is None or root_b is None else K * root_a[rows, None] * root_b[None, cols]
+        )
 
 
 class Transposed:
@@ -345,7 +484,9 @@ class Transposed:
 
 
 def _in_runs(a: Tensor, b: Tensor) -> Tensor:
-    """float16 @ float16 with the sum in float32, RUN terms at a time; the runs are added by ordinary additions, in the same launches."""
+    """float16 @ float16 with the sum in float32, RUN terms at a time; the runs are added by
+    ordinary additions, in the same launches.
+    """
     if not a.is_cuda:
         return a.float() @ b.float()
     total = torch.mm(a[:, :RUN], b[:RUN], out_dtype=torch.float32)

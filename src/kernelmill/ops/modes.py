@@ -1,4 +1,6 @@
-"""Modes of the caller's thread that would change what torch computes: they end where this library begins."""
+"""Modes of the caller's thread that would change what torch computes: they end where this library
+begins.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @contextmanager
 def own_modes(gradients: bool = False) -> Iterator[None]:
-    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16, and tensors made in `torch.inference_mode`
-    cannot be tuned on later. `gradients`: tuning follows them, also inside `torch.no_grad`."""
+    """The same arithmetic wherever it is called:
+
+    `torch.autocast` rounds products to bfloat16, and tensors made in `torch.inference_mode` cannot
+    be tuned on later. `gradients`: tuning follows them, also inside `torch.no_grad`.
+    """
     with (
         torch.inference_mode(False),
         torch.autocast("cpu", enabled=False),
@@ -26,7 +31,10 @@ def own_modes(gradients: bool = False) -> Iterator[None]:
 
 
 def in_own_modes(gradients: bool = False) -> Callable[[Method], Method]:
-    """A method that runs so. Its frame is one of this package's: warnings still point at the user's own line."""
+    """A method that runs so.
+
+    Its frame is one of this package's: warnings still point at the user's own line.
+    """
 
     def decorate(method: Method) -> Method:
         @wraps(method)

@@ -1,10 +1,11 @@
 """Kernel products without holding K: K(A, B) @ v and K(A, B)ᵀ @ g. The one place that does so.
 
-On a GPU the fused kernels of fused.py do the work. Everywhere else, and as their reference, plain torch does it in tiles sized from a
-byte budget.
+On a GPU the fused kernels of fused.py do the work. Everywhere else, and as their reference,
+plain torch does it in tiles sized from a byte budget.
 
-Precision is what features are rounded to; norms, distances, K and every sum stay in float32 (float64 for "float64"). Rounded inputs
-leave an exact kernel matrix of slightly moved points; a rounded matrix would be no kernel matrix any more.
+Precision is what features are rounded to; norms, distances, K and every sum stay in float32
+(float64 for "float64"). Rounded inputs leave an exact kernel matrix of slightly moved points; a
+rounded matrix would be no kernel matrix any more.
 """
 
 from __future__ import annotations
@@ -28,15 +29,24 @@ except ImportError:
 log = logging.getLogger("kernelmill")
 
 PRECISIONS = ["float16", "bfloat16", "tf32", "float32", "float64"]
-CHUNK = 16 << 20  # numbers embedded at a time: their float32 copies must be small beside the features that are kept
-TILE_ROWS = 2048  # rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the bytes of the tile
+CHUNK = (
+    16 << 20
+    # Numbers embedded at a time: their float32 copies must be small beside the features that are
+    # kept.
+)
+# Rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the
+# bytes of the tile.
+TILE_ROWS = 2048
 SMALLEST_TILE = 1 << 16
 LARGEST = 1e-3 * torch.finfo(torch.float32).max ** 0.5  # of K, whose squares are summed up
 SAMPLE = 512  # rows from which it is told what a precision does to K
 
 
-def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda part: part) -> tuple[Tensor, float]:
-    """Where features are measured from and how large they are: the mean of the centers, and the root mean square of a feature.
+def frame(
+    kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda part: part
+) -> tuple[Tensor, float]:
+    """Where features are measured from and how large they are: the mean of the centers, and the
+    root mean square of a feature.
 
     `total` sums over the ranks that share the centers.
     """
@@ -49,12 +59,16 @@ def frame(kernel: Kernel, Z: Tensor, total: Callable[[Tensor], Tensor] = lambda 
     return origin, math.sqrt(max((total(square) / (count * max(1, Z.shape[1]))).item(), 0.0))
 
 
-def distortion(kernel: Kernel, Z: Tensor, X: Tensor, precision: str, device: torch.device, tile_bytes: int) -> tuple[float, float]:
-    """By how much rounding to `precision` changes K: the largest ‖K̃(x,Z') − K(x,Z')‖ / ‖K(x,Z')‖ of rows x, and their largest norm.
+def distortion(
+    kernel: Kernel, Z: Tensor, X: Tensor, precision: str, device: torch.device, tile_bytes: int
+) -> tuple[float, float]:
+    """By how much rounding to `precision` changes K: the largest ‖K̃(x,Z') − K(x,Z')‖ /
+    ‖K(x,Z')‖ of rows x, and their largest norm.
 
-    Z' are the SAMPLE centers farthest from the mean, where r² = ‖a‖² + ‖b‖² − 2a·b loses most, and as many others; x is any of them, or
-    of X. A row that is far from all others is told apart from them whatever its norm: it does not count. Infinite where squares of K
-    leave the range of the sums.
+    Z' are the SAMPLE centers farthest from the mean, where r² = ‖a‖² + ‖b‖² − 2a·b loses most,
+    and as many others; x is any of them, or of X. A row that is far from all others is told
+    apart from them whatever its norm: it does not count. Infinite where squares of K leave the
+    range of the sums.
     """
     origin, spread = frame(kernel, Z)
     embed, step = kernel.embedding(origin, torch.float64), max(1, CHUNK // max(1, Z.shape[1]))
@@ -63,22 +77,34 @@ def distortion(kernel: Kernel, Z: Tensor, X: Tensor, precision: str, device: tor
     Z = Z[torch.unique(torch.cat([reach.topk(min(len(Z), SAMPLE)).indices, some]))]
     X = torch.cat([Z, X.to(Z)])
     near, true = (
-        (K := KernelProduct(kernel, origin, each, device, tile_bytes, spread)).dense(K.points(X), K.points(Z)).double()
+        (K := KernelProduct(kernel, origin, each, device, tile_bytes, spread))
+        .dense(K.points(X), K.points(Z))
+        .double()
         for each in (precision, "float64")
     )
-    moved = torch.linalg.vector_norm(near - true, dim=1) / torch.linalg.vector_norm(true, dim=1).clamp(min=torch.finfo(true.dtype).tiny)
+    moved = torch.linalg.vector_norm(near - true, dim=1) / torch.linalg.vector_norm(
+        true, dim=1
+    ).clamp(min=torch.finfo(true.dtype).tiny)
     fits = near.abs().max().item() < LARGEST  # False for NaN too
     return moved.max().item() if fits else math.inf, reach.max().item()
 
 
 def power_of_two(spread: float, largest: float = 2.0**100) -> float:
-    """The scale that brings a root mean square of `spread` near 1: float16 then has room for features 60,000 times larger, and keeps all
-    digits of those 10,000 times smaller."""
-    return min(largest, 2.0 ** max(-100, min(100, round(-math.log2(spread))))) if 0 < spread < math.inf else 1.0
+    """The scale that brings a root mean square of `spread` near 1: float16 then has room for
+    features 60,000 times larger, and keeps all digits of those 10,000 times smaller.
+    """
+    return (
+        min(largest, 2.0 ** max(-100, min(100, round(-math.log2(spread)))))
+        if 0 < spread < math.inf
+        else 1.0
+    )
 
 
 def fuses(kernel: Kernel) -> bool:
-    """Whether there is a fused kernel for this one: Triton is installed, and the fused room has its profile."""
+    """Whether there is a fused kernel for this one:
+
+    Triton is installed, and the fused room has its profile.
+    """
     return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
 
 
@@ -90,9 +116,10 @@ def on_chip(precision: str, d: int) -> int:
 class KernelProduct:
     """A kernel bound to a precision, a device and a tile size.
 
-    `origin` is a row near the data (the mean of the centers): translation-invariant kernels measure from it, which keeps
-    distances accurate when columns have large offsets. `spread` is the size of a feature, for float16's narrow range.
-    `use_fused` says whether the Triton kernels are used; None: on a GPU that has them.
+    `origin` is a row near the data (the mean of the centers): translation-invariant kernels
+    measure from it, which keeps distances accurate when columns have large offsets. `spread` is
+    the size of a feature, for float16's narrow range. `use_fused` says whether the Triton
+    kernels are used; None: on a GPU that has them.
     """
 
     def __init__(
@@ -105,20 +132,32 @@ class KernelProduct:
         spread: float = 1.0,
         use_fused: bool | None = None,
     ):
-        self.kernel, self.precision, self.device, self.tile_bytes = kernel, precision, device, tile_bytes
+        self.kernel, self.precision, self.device, self.tile_bytes = (
+            kernel,
+            precision,
+            device,
+            tile_bytes,
+        )
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self._embed = kernel.embedding(origin, self.dtype)
-        # Radial features are in bandwidths: whatever the spread of the centers, rows 64 bandwidths away must fit.
+        # Radial features are in bandwidths: whatever the spread of the centers, rows 64
+        # bandwidths away must fit.
         largest = 2.0**10 if kernel.translation_invariant else 2.0**100
         self._scale = power_of_two(spread, largest) if precision in ("float16", "float32") else 1.0
-        wanted = device.type == "cuda" and fused is not None and fused.works(device) if use_fused is None else use_fused
-        self._form = fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None
+        wanted = (
+            device.type == "cuda" and fused is not None and fused.works(device)
+            if use_fused is None
+            else use_fused
+        )
+        self._form = (
+            fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None
+        )
 
     @property
     def is_fused(self) -> bool:
         return self._form is not None
 
-    # ---- points ----------------------------------------------------------------------------------------------------------
+    # ---- points
 
     def points(self, X: Tensor) -> Points:
         """Rows of X as the kernel sees them, on the device, in the precision asked for."""
@@ -141,7 +180,9 @@ class KernelProduct:
         if self.precision in ("float16", "bfloat16"):
             half = x.bfloat16() if self.precision == "bfloat16" else x * self._scale
             if self.precision == "float16":
-                half = (half.clamp_(-65504, 65504) if self.kernel.translation_invariant else half).half()
+                half = (
+                    half.clamp_(-65504, 65504) if self.kernel.translation_invariant else half
+                ).half()
             x = half.float() / self._scale
         return self.kernel.points(x)
 
@@ -152,7 +193,7 @@ class KernelProduct:
     def diagonal(self, A: Points) -> Tensor:
         return self.kernel.diagonal(A if self._form is None else Points(A.x, A.sq / self._scale**2))
 
-    # ---- K held ------------------------------------------------------------------------------------------------------------
+    # ---- K held
 
     def dense(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         """K(A, B), held: r·t numbers, for blocks that the plan has room for."""
@@ -160,31 +201,43 @@ class KernelProduct:
             out = torch.empty(len(A), len(B), dtype=self.dtype, device=A.x.device)
         if self._form is not None:
             return fused.evaluate(self._form, A, B, out)
-        for rows, cols, tile in self._tiles_evaluated(A, B):  # in cache, then copied: faster than passing over `out` once per operation
+        for rows, cols, tile in self._tiles_evaluated(
+            A, B
+        ):  # in cache, then copied: faster than passing over `out` once per operation
             out[rows, cols] = tile
         return out
 
     def dense64(self, A: Points, B: Points) -> Tensor:
-        """K(A, B) in float64 of the same, already rounded, features: what an eigensystem or a factor is taken of."""
+        """K(A, B) in float64 of the same, already rounded, features: what an eigensystem or a
+        factor is taken of.
+        """
         return self.kernel.evaluate(self._wide(A), self._wide(B))
 
     def room(self, rows: int, cols: int) -> Tensor | None:
-        """Memory for one `block` of up to this size, to be used again and again; None where there is not enough."""
+        """Memory for one `block` of up to this size, to be used again and again; None where
+        there is not enough.
+        """
         try:
             return torch.empty(rows * (cols + 7), dtype=self.dtype, device=self.device)
         except torch.OutOfMemoryError:
-            log.warning("no room to keep a block of %d × %d kernel values: it is evaluated at each use.", rows, cols)
+            log.warning(
+                "no room to keep a block of %d × %d kernel values: it is evaluated at each use.",
+                rows,
+                cols,
+            )
             return None
 
     def block(self, A: Points, B: Points, room: Tensor | None) -> Any:
-        """K(A, B) to be used twice, `K @ v` first, then `K.T @ g`: held in `room`, or evaluated at every use where that is None."""
+        """K(A, B) to be used twice, `K @ v` first, then `K.T @ g`: held in `room`, or evaluated
+        at every use where that is None.
+        """
         if room is None:
             return Recomputed(self, A, B)
         if self._form is not None and len(A) and len(B):
             return fused.Halves(self._form, A, B, room)
         return self.dense(A, B, room[: len(A) * len(B)].view(len(A), len(B)))
 
-    # ---- products ----------------------------------------------------------------------------------------------------------
+    # ---- products
 
     def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         """K(A, B) @ v."""
@@ -193,20 +246,28 @@ class KernelProduct:
         return self._smaller_on_shortage(self._matmul, A, B, v)
 
     def expression(self, X: Tensor, B: Points, v: Tensor) -> Tensor:
-        """K(X, B) @ v of raw rows in one expression, K held: what torch.export and ONNX can read."""
+        """K(X, B) @ v of raw rows in one expression, K held: what torch.export and ONNX can
+        read.
+        """
         if self._form is not None:
             raise InputError("a model is exported from the CPU; move it there first: model.cpu().")
         return self.kernel.evaluate(self._points(X), B) @ v
 
     def _matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
-        if self._form is not None:  # more outputs than fit the chip: K in two halves, tile by tile
+        # More outputs than fit the chip: K in two halves, tile by tile.
+        if self._form is not None:
             high = max(128, min(len(A), 8192))
             wide = max(fused.RUN, self.tile_bytes // (4 * high) // fused.RUN * fused.RUN)
-            room = torch.empty(min(len(A), high) * (min(len(B), wide) + 7), dtype=torch.float32, device=v.device)
+            room = torch.empty(
+                min(len(A), high) * (min(len(B), wide) + 7), dtype=torch.float32, device=v.device
+            )
             for i in range(0, len(A), high):
                 for j in range(0, len(B), wide):
-                    out[i : i + high] += fused.Halves(self._form, A[i : i + high], B[j : j + wide], room) @ v[j : j + wide]
+                    out[i : i + high] += (
+                        fused.Halves(self._form, A[i : i + high], B[j : j + wide], room)
+                        @ v[j : j + wide]
+                    )
             return out
         for rows, cols, tile in self._tiles_evaluated(A, B):
             out[rows].addmm_(tile, v[cols])
@@ -224,8 +285,12 @@ class KernelProduct:
             out[cols].addmm_(tile.T, g[rows])
         return out
 
-    def _smaller_on_shortage(self, product: Callable[[Points, Points, Tensor], Tensor], A: Points, B: Points, v: Tensor) -> Tensor:
-        """The product; where memory runs out the tile is halved and the product begun again, so that nothing is lost."""
+    def _smaller_on_shortage(
+        self, product: Callable[[Points, Points, Tensor], Tensor], A: Points, B: Points, v: Tensor
+    ) -> Tensor:
+        """The product; where memory runs out the tile is halved and the product begun again, so
+        that nothing is lost.
+        """
         while True:
             try:
                 return product(A, B, v)
@@ -233,7 +298,10 @@ class KernelProduct:
                 if self.tile_bytes <= SMALLEST_TILE:
                     raise
                 self.tile_bytes //= 2
-                log.warning("out of memory: going on with kernel tiles of %.1f MiB.", self.tile_bytes / 2**20)
+                log.warning(
+                    "out of memory: going on with kernel tiles of %.1f MiB.",
+                    self.tile_bytes / 2**20,
+                )
 
     def tiles(self, rows: int, cols: int) -> Iterator[tuple[slice, slice]]:
         """Row and column slices of K whose blocks fit the tile budget, and so a cache."""
@@ -247,27 +315,42 @@ class KernelProduct:
                 yield slice(i, min(i + high, rows)), slice(j, min(j + wide, cols))
 
     def _tiles_evaluated(self, A: Points, B: Points) -> Iterator[tuple[slice, slice, Tensor]]:
-        """K(A, B) tile after tile in one buffer: fresh memory for every tile would cost as much as its exponentials."""
+        """K(A, B) tile after tile in one buffer: fresh memory for every tile would cost as much
+        as its exponentials.
+        """
         cut = list(self.tiles(len(A), len(B)))
-        largest = max(((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in cut), default=0)
+        largest = max(
+            ((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in cut), default=0
+        )
         buffer = torch.empty(largest, dtype=A.x.dtype, device=A.x.device)
         for rows, cols in cut:
             high, wide = rows.stop - rows.start, cols.stop - cols.start
-            yield rows, cols, self.kernel.evaluate(A[rows], B[cols], out=buffer[: high * wide].view(high, wide))
+            yield (
+                rows,
+                cols,
+                self.kernel.evaluate(A[rows], B[cols], out=buffer[: high * wide].view(high, wide)),
+            )
 
 
 def round_to_tf32(x: Tensor) -> Tensor:
-    """float32 rounded to the 10 fraction bits of TF32, so that norms are those of the very features the tensor cores will see."""
+    """float32 rounded to the 10 fraction bits of TF32, so that norms are those of the very
+    features the tensor cores will see.
+    """
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def transposed_product(K: Any, g: Tensor) -> Tensor:
-    """Kᵀ @ g. With few columns and the rows of a held K in a line, the BLAS is quicker at (gᵀK)ᵀ."""
+    """Kᵀ @ g.
+
+    With few columns and the rows of a held K in a line, the BLAS is quicker at (gᵀK)ᵀ.
+    """
     return (g.T @ K).T if isinstance(K, Tensor) else K.T @ g
 
 
 class Recomputed:
-    """K(A, B) that is never held: reads like a matrix (`K @ v`, `K.T @ g`, `K[:, cols]`), costs an evaluation at each use."""
+    """K(A, B) that is never held: reads like a matrix (`K @ v`, `K.T @ g`, `K[:, cols]`), costs
+    an evaluation at each use.
+    """
 
     def __init__(self, K: KernelProduct, A: Points, B: Points, transposed: bool = False):
         self._K, self._A, self._B, self._transposed = K, A, B, transposed

@@ -1,11 +1,18 @@
-"""The Triton kernels: a kernel block and its product, norms, and the splitting of weights. How they are called is in fused.py."""
+"""The Triton kernels: a kernel block and its product, norms, and the splitting of weights.
+
+How they are called is in fused.py.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-SHIFT = tl.constexpr(15)  # K ≤ 1 is held 2^15 times larger when it is split: both float16 parts then keep their digits down to K = 2^-17
+SHIFT = tl.constexpr(
+    15
+    # K ≤ 1 is held 2^15 times larger when it is split: both float16 parts then keep their digits
+    # down to K = 2^-17.
+)
 LOG2E = tl.constexpr(1.4426950408889634)
 PI = tl.constexpr(3.141592653589793)
 
@@ -16,7 +23,9 @@ def _acos(x):
     large = a > 0.5
     z = tl.where(large, 0.5 * (1 - a), a * a)
     s = tl.where(large, tl.sqrt(z), a)
-    series = (((4.2163199048e-2 * z + 2.4181311049e-2) * z + 4.5470025998e-2) * z + 7.4953002686e-2) * z + 1.6666752422e-1
+    series = (
+        ((4.2163199048e-2 * z + 2.4181311049e-2) * z + 4.5470025998e-2) * z + 7.4953002686e-2
+    ) * z + 1.6666752422e-1
     arcsine = series * z * s + s
     angle = tl.where(large, 2 * arcsine, PI / 2 - arcsine)
     return tl.where(x < 0, PI - angle, angle)
@@ -30,7 +39,9 @@ def _relu_step(cos):
 
 @triton.jit
 def _log2_1p(x):
-    """log2(1 + x), x ≥ 0, to float32's digits relatively: below 1/2 by the series of 2 artanh(x / (2 + x)), since 1 + x rounds x."""
+    """log2(1 + x), x ≥ 0, to float32's digits relatively: below 1/2 by the series of 2 artanh(x
+    / (2 + x)), since 1 + x rounds x.
+    """
     s = x / (2 + x)
     q = s * s
     series = 2 * LOG2E * s * (1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9)))))
@@ -39,7 +50,9 @@ def _log2_1p(x):
 
 @triton.jit
 def _values(dot, sq_a, sq_b, unit, number, shift, PROFILE: tl.constexpr, ORDER: tl.constexpr):
-    """2^shift · K from dot products and squared norms of features; `unit` takes squares of features to squares of bandwidths."""
+    """2^shift · K from dot products and squared norms of features; `unit` takes squares of
+    features to squares of bandwidths.
+    """
     grown = tl.exp2(shift)
     if PROFILE == "linear":
         return dot * (unit * grown)
@@ -66,9 +79,21 @@ def _values(dot, sq_a, sq_b, unit, number, shift, PROFILE: tl.constexpr, ORDER: 
             kappa0, kappa1 = _relu_step(cos)
             return kappa1 * norms * grown
         sine = tl.sqrt(tl.maximum(1 - cos * cos, 0.0))
-        return (3 * sine * cos + (PI - _acos(cos)) * (1 + 2 * cos * cos)) * norms * norms * (grown / (3 * PI))
+        return (
+            (3 * sine * cos + (PI - _acos(cos)) * (1 + 2 * cos * cos))
+            * norms
+            * norms
+            * (grown / (3 * PI))
+        )
     else:
-        return _radial(tl.maximum((sq_a[:, None] + sq_b[None, :]) - 2 * dot, 0.0), unit, number, shift, PROFILE, ORDER)
+        return _radial(
+            tl.maximum((sq_a[:, None] + sq_b[None, :]) - 2 * dot, 0.0),
+            unit,
+            number,
+            shift,
+            PROFILE,
+            ORDER,
+        )
 
 
 @triton.jit
@@ -92,21 +117,50 @@ def _radial(sq_dist, unit, number, shift, PROFILE: tl.constexpr, ORDER: tl.const
 
 @triton.jit
 def _consume(
-    dot, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-    PROFILE: tl.constexpr, ORDER: tl.constexpr, NORMALISE: tl.constexpr, PRODUCT: tl.constexpr, STORE: tl.constexpr,
-    BM: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
+    dot,
+    start,
+    out,
+    sq_a,
+    norm_a,
+    sq_b_ptr,
+    norm_b_ptr,
+    w_ptr,
+    k_high,
+    k_low,
+    stride,
+    row,
+    M,
+    N,
+    unit,
+    number,
+    PROFILE: tl.constexpr,
+    ORDER: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    STORE: tl.constexpr,
+    BM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    C: tl.constexpr,
+):
     """One tile of dot products becomes K, which is stored, multiplied by its rows of w, or both."""
     cols = start + tl.arange(0, WIDTH)
     sq_b = tl.load(sq_b_ptr + cols, mask=cols < N, other=0.0)
     if STORE == "float32":
         rows = row + tl.arange(0, BM)
         at = rows[:, None].to(tl.int64) * stride + cols[None, :]
-        tl.store(k_high + at, _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER), mask=(rows[:, None] < M) & (cols[None, :] < N))
+        tl.store(
+            k_high + at,
+            _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER),
+            mask=(rows[:, None] < M) & (cols[None, :] < N),
+        )
     else:
         if NORMALISE:  # 2^SHIFT is in norm_a: K alone may be near the end of float32
             norm_b = tl.load(norm_b_ptr + cols, mask=cols < N, other=0.0)
-            K = _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER) * norm_b[None, :] * norm_a[:, None]
+            K = (
+                _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER)
+                * norm_b[None, :]
+                * norm_a[:, None]
+            )
         else:
             K = _values(dot, sq_a, sq_b, unit, number, SHIFT * 1.0, PROFILE, ORDER)
         K_high = K.to(tl.float16)
@@ -118,7 +172,8 @@ def _consume(
             at = cols[:, None] * (2 * C) + tl.arange(0, C)[None, :]
             w_high = tl.load(w_ptr + at, mask=cols[:, None] < N, other=0.0)
             w_low = tl.load(w_ptr + C + at, mask=cols[:, None] < N, other=0.0)
-            # A sum of its own for each tile: tensor cores cut off what they add up, ordinary additions round.
+            # A sum of its own for each tile: tensor cores cut off what they add up, ordinary
+            # additions round.
             part = tl.dot(K_low, w_high)
             part = tl.dot(K_high, w_low, part)
             out += tl.dot(K_high, w_high, part)
@@ -127,17 +182,50 @@ def _consume(
 
 @triton.jit(do_not_specialize=["c", "row_tiles", "per_program"])
 def block_product(
-    a, b, sq_a_ptr, sq_b_ptr, norm_a_ptr, norm_b_ptr, w_ptr, back_ptr, k_high, k_low, stride, out_ptr, M, N, D, c,
-    row_tiles, per_program, unit, number,
-    PROFILE: tl.constexpr, ORDER: tl.constexpr, NORMALISE: tl.constexpr, PRODUCT: tl.constexpr, STORE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, TWO: tl.constexpr, RESIDENT: tl.constexpr,
-):  # fmt: skip
-    """STORE: "" nothing, "float32" K through a pointer, "split" its two parts through descriptors. PRODUCT: K @ w, one sum per program.
+    a,
+    b,
+    sq_a_ptr,
+    sq_b_ptr,
+    norm_a_ptr,
+    norm_b_ptr,
+    w_ptr,
+    back_ptr,
+    k_high,
+    k_low,
+    stride,
+    out_ptr,
+    M,
+    N,
+    D,
+    c,
+    row_tiles,
+    per_program,
+    unit,
+    number,
+    PROFILE: tl.constexpr,
+    ORDER: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    STORE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    PARTS: tl.constexpr,
+    C: tl.constexpr,
+    TWO: tl.constexpr,
+    RESIDENT: tl.constexpr,
+):
+    """K(A, B), stored or multiplied by w, tile by tile.
 
-    TWO: features are float16 pairs, the low parts D columns behind the high ones; what low times low would add is below float32.
+    STORE: "" nothing, "float32" K through a pointer, "split" its two parts through descriptors.
+    PRODUCT: K @ w, one sum per program.
+
+    TWO: features are float16 pairs, the low parts D columns behind the high ones; what low times
+    low would add is below float32.
     """
     program = tl.program_id(0)
-    i, split = program % row_tiles, program // row_tiles  # neighbours share the column tile: it is read once from memory
+    # Neighbours share the column tile: it is read once from memory.
+    i, split = program % row_tiles, program // row_tiles
     row = i * BM
     rows = row + tl.arange(0, BM)
     sq_a = tl.load(sq_a_ptr + rows, mask=rows < M, other=0.0)
@@ -145,7 +233,11 @@ def block_product(
     out = tl.zeros((BM, C), tl.float32)
     first = split * per_program
     last = tl.minimum(first + per_program, tl.cdiv(N, BN))
-    if RESIDENT:  # all features fit one tile: A's rows stay on the chip, and the loop over B is the one that is pipelined
+    if (
+        RESIDENT
+        # All features fit one tile: A's rows stay on the chip, and the loop over B is the one
+        # that is pipelined.
+    ):
         x = a.load([row, 0])
         if TWO:
             x_low = a.load([row, D])
@@ -167,26 +259,104 @@ def block_product(
                     dot = tl.dot(x, b.load([start, D + k]).T, dot)
                     dot = tl.dot(a.load([row, D + k]), z.T, dot)
                 else:
-                    dot = tl.dot(a.load([row, k]), b.load([start, k]).T, dot, input_precision="tf32")
+                    dot = tl.dot(
+                        a.load([row, k]), b.load([start, k]).T, dot, input_precision="tf32"
+                    )
         if PARTS == 1:
-            out = _consume(dot, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-                           PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN, C)  # fmt: skip
+            out = _consume(
+                dot,
+                start,
+                out,
+                sq_a,
+                norm_a,
+                sq_b_ptr,
+                norm_b_ptr,
+                w_ptr,
+                k_high,
+                k_low,
+                stride,
+                row,
+                M,
+                N,
+                unit,
+                number,
+                PROFILE,
+                ORDER,
+                NORMALISE,
+                PRODUCT,
+                STORE,
+                BM,
+                BN,
+                C,
+            )
         else:  # half a tile at a time: half the registers
             left, right = tl.split(tl.permute(tl.reshape(dot, (BM, 2, BN // 2)), (0, 2, 1)))
-            out = _consume(left, start, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit, number,
-                           PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN // 2, C)  # fmt: skip
-            out = _consume(right, start + BN // 2, out, sq_a, norm_a, sq_b_ptr, norm_b_ptr, w_ptr, k_high, k_low, stride, row, M, N, unit,
-                           number, PROFILE, ORDER, NORMALISE, PRODUCT, STORE, BM, BN // 2, C)  # fmt: skip
+            out = _consume(
+                left,
+                start,
+                out,
+                sq_a,
+                norm_a,
+                sq_b_ptr,
+                norm_b_ptr,
+                w_ptr,
+                k_high,
+                k_low,
+                stride,
+                row,
+                M,
+                N,
+                unit,
+                number,
+                PROFILE,
+                ORDER,
+                NORMALISE,
+                PRODUCT,
+                STORE,
+                BM,
+                BN // 2,
+                C,
+            )
+            out = _consume(
+                right,
+                start + BN // 2,
+                out,
+                sq_a,
+                norm_a,
+                sq_b_ptr,
+                norm_b_ptr,
+                w_ptr,
+                k_high,
+                k_low,
+                stride,
+                row,
+                M,
+                N,
+                unit,
+                number,
+                PROFILE,
+                ORDER,
+                NORMALISE,
+                PRODUCT,
+                STORE,
+                BM,
+                BN // 2,
+                C,
+            )
     if PRODUCT:
         outputs = tl.arange(0, C)
         back = tl.load(back_ptr + outputs, mask=outputs < c, other=0.0)
         at = (split.to(tl.int64) * M + rows[:, None]) * c + outputs[None, :]
-        tl.store(out_ptr + at, out * back[None, :], mask=(rows[:, None] < M) & (outputs[None, :] < c))
+        tl.store(
+            out_ptr + at, out * back[None, :], mask=(rows[:, None] < M) & (outputs[None, :] < c)
+        )
 
 
 @triton.jit
 def norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexpr):
-    """‖x‖² summed in the very order in which `block_product` sums x·z: rows that coincide are at distance 0 exactly."""
+    """‖x‖² summed in the very order in which `block_product` sums x·z: rows that coincide are at
+    distance 0 exactly.
+    """
     row = tl.program_id(0) * BM
     dot = tl.zeros((BM, BM), tl.float32)
     for k in range(0, D, BK):
@@ -203,15 +373,37 @@ def norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexp
 
 @triton.jit
 def _exponent(largest):
-    """e with largest · 2^-e from 2^13 to below 2^14: weights scaled so fit float16, with room for two digits below."""
-    return tl.maximum((((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 127 - 13).to(tl.float32), -100.0)
+    """e with largest · 2^-e from 2^13 to below 2^14: weights scaled so fit float16, with room
+    for two digits below.
+    """
+    return tl.maximum(
+        (((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 127 - 13).to(tl.float32), -100.0
+    )
 
 
 @triton.jit(do_not_specialize=["c"])
-def split_columns(w_ptr, largest_ptr, out_ptr, back_ptr, N, c, C, STACKED: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-    rows, outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+def split_columns(
+    w_ptr,
+    largest_ptr,
+    out_ptr,
+    back_ptr,
+    N,
+    c,
+    C,
+    STACKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    rows, outputs = (
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK),
+        tl.program_id(1) * WIDTH + tl.arange(0, WIDTH),
+    )
     inside = (rows[:, None] < N) & (outputs[None, :] < C)
-    w = tl.load(w_ptr + rows[:, None].to(tl.int64) * c + outputs[None, :], mask=inside & (outputs[None, :] < c), other=0.0)
+    w = tl.load(
+        w_ptr + rows[:, None].to(tl.int64) * c + outputs[None, :],
+        mask=inside & (outputs[None, :] < c),
+        other=0.0,
+    )
     exponent = _exponent(tl.load(largest_ptr + outputs, mask=outputs < c, other=0.0))
     w = w * tl.exp2(-exponent)[None, :]
     high = w.to(tl.float16)

@@ -15,5 +15,10 @@ def unless_auto(value: Any) -> Any:
 
 def whole(name: str, value: Any, least: int) -> None:
     """Raise unless `value` is None or a whole number of at least `least`."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
-        raise InputError(f"{name}={value!r} was given, expected a whole number of {least} or more, or None to have it chosen.")
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, Integral) or value < least
+    ):
+        raise InputError(
+            f"{name}={value!r} was given, expected a whole number of {least} or more, or None to"
+            " have it chosen."
+        )

@@ -14,11 +14,17 @@ def factoring(p: float, rates: Rates) -> float:
 
 def values(count: float, plan: Plan, rates: Rates) -> float:
     """`count` kernel values, evaluated once."""
-    return values64(count, plan, rates) if plan.precision == "float64" != rates.precision else count / rates.block
+    return (
+        values64(count, plan, rates)
+        if plan.precision == "float64" != rates.precision
+        else count / rates.block
+    )
 
 
 def values64(count: float, plan: Plan, rates: Rates) -> float:
-    """The same in float64 and held: twice the work on a CPU, and on a GPU plain torch instead of the fused kernels."""
+    """The same in float64 and held: twice the work on a CPU, and on a GPU plain torch instead of
+    the fused kernels.
+    """
     if not plan.on_gpu:
         return count / rates.block * (1 if rates.precision == "float64" else 2)
     return count * (2 * plan.d / rates.products + 5 * 16 / rates.read)
@@ -30,5 +36,6 @@ def always(plan: Plan) -> float:
 
 
 def direct_bytes(n: int, p: int) -> int:
-    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the first two.
+    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the
+    # first two.
     return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES

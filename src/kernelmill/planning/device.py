@@ -26,7 +26,12 @@ def device_of(device: Any, X: Tensor | None = None) -> str:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise InputError(f"device={device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'.") from None
+        raise InputError(
+            f"device={device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'."
+        ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device={device!r} was given, but torch sees no CUDA GPU here; use device='auto' or 'cpu'.")
+        raise InputError(
+            f"device={device!r} was given, but torch sees no CUDA GPU here; use device='auto' or"
+            " 'cpu'."
+        )
     return str(found)

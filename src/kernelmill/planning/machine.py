@@ -1,4 +1,6 @@
-"""What this machine does in a second, measured in a moment: what predictions of time are made of."""
+"""What this machine does in a second, measured in a moment: what predictions of time are made
+of.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,30 @@ from ..ops import KernelProduct
 
 @dataclass(frozen=True)
 class Network:
-    """What sums over ranks cost: seconds a message takes however small, and bytes a second that a rank sends while it receives as many."""
+    """What sums over ranks cost: seconds a message takes however small, and bytes a second that
+    a rank sends while it receives as many.
+    """
 
     latency: float
     bandwidth: float
 
     def seconds(self, size: float, ranks: int) -> float:
-        """One sum of `size` bytes: a tree's depth of messages, and every byte once around in each direction."""
+        """One sum of `size` bytes: a tree's depth of messages, and every byte once around in
+        each direction.
+        """
         if ranks == 1:
             return 0.0
-        return self.latency * math.ceil(math.log2(ranks)) + 2 * (ranks - 1) / ranks * size / self.bandwidth
+        return (
+            self.latency * math.ceil(math.log2(ranks))
+            + 2 * (ranks - 1) / ranks * size / self.bandwidth
+        )
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured once per device, kernel, precision and d, and kept with the plan, so that a stored plan decides the same again."""
+    """Measured once per device, kernel, precision and d, and kept with the plan, so that a
+    stored plan decides the same again.
+    """
 
     block: float  # kernel values a second, evaluated and multiplied, none of them held
     read: float  # bytes a second of a held matrix that is multiplied by few columns
@@ -44,7 +55,9 @@ class Rates:
 
 
 def connection(comm: Communicator, device: str) -> Network | None:
-    """The network between these ranks, from a small and a large sum; all of them call it together."""
+    """The network between these ranks, from a small and a large sum; all of them call it
+    together.
+    """
     if is_alone(comm):
         return None
     small, large = torch.zeros(8, device=device), torch.zeros(1 << 20, device=device)
@@ -58,7 +71,9 @@ _KNOWN: dict[tuple[str, int, str, str], Rates] = {}
 
 
 def measure(kernel: Kernel | None, d: int, precision: str, device: str) -> Rates:
-    """Takes about 0.2 s on two cores, and less on a GPU; once in a process for each kind of problem."""
+    """Takes about 0.2 s on two cores, and less on a GPU; once in a process for each kind of
+    problem.
+    """
     if kernel is None:
         kernel = Laplacian(bandwidth=1.0)
     elif isinstance(kernel, Radial):
@@ -93,10 +108,14 @@ def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     side, size = (4096, 4096) if gpu else (1024, 1536)
     A = torch.rand(side, side, dtype=torch.float64, device=place)
     products = 2 * side**3 / _seconds(lambda: A @ A, place)
-    # A large factor is mostly products; what a smaller one takes beyond them is its columns' latency.
+    # A large factor is mostly products; what a smaller one takes beyond them is its columns'
+    # latency.
     factor = 0.6 * products
     S = torch.eye(size, dtype=torch.float64, device=place) + 1e-3
-    column = max(0.0, _seconds(partial(torch.linalg.cholesky_ex, S), place) - size**3 / 3 / factor) / size
+    column = (
+        max(0.0, _seconds(partial(torch.linalg.cholesky_ex, S), place) - size**3 / 3 / factor)
+        / size
+    )
     tiny = torch.zeros(8, device=place)
     launch = _seconds(lambda: [tiny.add_(1) for _ in range(50)], place) / 50
     return Rates(block, read, products, factor, column, launch, precision)

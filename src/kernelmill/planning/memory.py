@@ -10,12 +10,18 @@ import torch
 from ..distributed.environment import local_size
 from ..errors import InputError
 
-TILE_BYTES = 8 << 20  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
-GPU_TILE_BYTES = 256 << 20  # there is no such cache to stay in; launches are what a small tile would cost
+TILE_BYTES = (
+    8 << 20
+)  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
+GPU_TILE_BYTES = (
+    256 << 20
+)  # there is no such cache to stay in; launches are what a small tile would cost
 
 
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
-    """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the memory that is free now."""
+    """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the
+    memory that is free now.
+    """
     if memory_budget is None:
         if not device.startswith("cuda"):
             return int(0.7 * free_bytes() / local_size())
@@ -24,21 +30,39 @@ def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
         sharing = -(-local_size() // torch.cuda.device_count())
         return int(0.85 * (torch.cuda.mem_get_info(device)[0] + cached) / sharing)
     if isinstance(memory_budget, str):
-        units = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "b": 1}
+        units = {
+            "kb": 10**3,
+            "mb": 10**6,
+            "gb": 10**9,
+            "tb": 10**12,
+            "kib": 2**10,
+            "mib": 2**20,
+            "gib": 2**30,
+            "tib": 2**40,
+            "b": 1,
+        }
         text = memory_budget.strip().lower()
         unit = next((u for u in sorted(units, key=len, reverse=True) if text.endswith(u)), "")
         try:
             number = float(text[: len(text) - len(unit)])
         except ValueError:
-            raise InputError(f"memory_budget={memory_budget!r} was given, expected bytes or a string such as '8GB'.") from None
+            raise InputError(
+                f"memory_budget={memory_budget!r} was given, expected bytes or a string such as"
+                " '8GB'."
+            ) from None
         memory_budget = number * units.get(unit, 1)
     if not isinstance(memory_budget, (int, float)) or not memory_budget > 0:
-        raise InputError(f"memory_budget={memory_budget!r} was given, expected a positive number of bytes or a string such as '8GB'.")
+        raise InputError(
+            f"memory_budget={memory_budget!r} was given, expected a positive number of bytes or a"
+            " string such as '8GB'."
+        )
     return int(memory_budget)
 
 
 def free_bytes() -> int:
-    """Memory that can be had without swapping, and without passing a limit of the process or of its control group."""
+    """Memory that can be had without swapping, and without passing a limit of the process or of its
+    control group.
+    """
     free = _meminfo()
     if free is None:
         try:
@@ -59,7 +83,9 @@ def _limits() -> list[int]:
     """What is left under each limit that is set."""
     left = []
     used = {
-        line.split(":")[0]: int(line.split()[1]) * 1024 for line in _lines("/proc/self/status") if line.startswith(("VmData:", "VmSize:"))
+        line.split(":")[0]: int(line.split()[1]) * 1024
+        for line in _lines("/proc/self/status")
+        if line.startswith(("VmData:", "VmSize:"))
     }
     try:
         import resource
@@ -70,11 +96,25 @@ def _limits() -> list[int]:
                 left.append(soft - used[name])
     except (ImportError, OSError, ValueError):
         pass
-    group = next((line.split("::")[1].strip() for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "/")
+    group = next(
+        (
+            line.split("::")[1].strip()
+            for line in _lines("/proc/self/cgroup")
+            if line.startswith("0::")
+        ),
+        "/",
+    )
     for folder in (f"/sys/fs/cgroup{group}", "/sys/fs/cgroup"):
-        most, now = (next(iter(_lines(f"{folder}/{name}")), "").strip() for name in ("memory.max", "memory.current"))
+        most, now = (
+            next(iter(_lines(f"{folder}/{name}")), "").strip()
+            for name in ("memory.max", "memory.current")
+        )
         if most.isdigit() and now.isdigit():
-            reclaimable = sum(int(line.split()[1]) for line in _lines(f"{folder}/memory.stat") if line.startswith("inactive_file "))
+            reclaimable = sum(
+                int(line.split()[1])
+                for line in _lines(f"{folder}/memory.stat")
+                if line.startswith("inactive_file ")
+            )
             left.append(int(most) - int(now) + reclaimable)
             break
     return left
@@ -89,5 +129,9 @@ def _lines(path: str) -> list[str]:
 
 
 def tile_bytes(budget: int, device: str = "cpu") -> int:
-    """Bytes of one tile of a kernel product: large enough for a full-speed matrix product, less where memory is short."""
-    return max(1 << 20, min(GPU_TILE_BYTES if device.startswith("cuda") else TILE_BYTES, budget // 16))
+    """Bytes of one tile of a kernel product: large enough for a full-speed matrix product, less
+    where memory is short.
+    """
+    return max(
+        1 << 20, min(GPU_TILE_BYTES if device.startswith("cuda") else TILE_BYTES, budget // 16)
+    )

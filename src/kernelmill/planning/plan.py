@@ -15,20 +15,30 @@ from ..preconditioner import FRESH_ROWS
 from .machine import Network, Rates
 from .memory import TILE_BYTES
 
-STACK_BYTES, GPU_STACK_BYTES = 16 << 20, 256 << 20  # matrices of the projection pass that are factored together
+STACK_BYTES, GPU_STACK_BYTES = (
+    16 << 20,
+    256 << 20,
+)  # matrices of the projection pass that are factored together
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes, step and predictions of one run. None means: not used by this solver, or not decided yet."""
+    """Sizes, step and predictions of one run.
+
+    None means: not used by this solver, or not decided yet.
+    """
 
     solver: str
     n: int
     d: int
     c: int
     p: int
-    precision: str = "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
-    fine: str | None = None  # the same for solvers that go all the way to their fixed point, where it differs: float64 for regressions
+    precision: str = (
+        "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
+    )
+    # The same for solvers that go all the way to their fixed point, where it differs: float64 for
+    # regressions.
+    fine: str | None = None
     regression: bool = False  # targets are numbers, not classes
     device: str = "cpu"
     x_bytes: int = 8  # bytes of one feature as the user gave it: centers are also kept so
@@ -36,11 +46,15 @@ class Plan:
     epochs: int = 1  # passes over the data, or iterations; 0: not asked for, the solver decides
     ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
     weight: float = 1.0  # that mean
-    scatter: list[float] | None = None  # Σ w (y − ȳ)² of each output within rows of the same X that were merged into one; None: of none
+    # Σ w (y − ȳ)² of each output within rows of the same X that were merged into one; None: of
+    # none.
+    scatter: list[float] | None = None
     every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES
     budget: int = 4 << 30  # bytes this run may take beyond the user's own X and y; of each rank
-    ranks: int = 1  # processes that share the centers. No other size follows from it, but for the budget: any number gives the same weights
+    # Processes that share the centers. No other size follows from it, but for the budget: any
+    # number gives the same weights.
+    ranks: int = 1
     bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
     rates: Rates | None = None  # of this machine, as they were measured
@@ -108,7 +122,9 @@ class Plan:
 
 
 def default_epochs(n: int) -> int:
-    """Passes over the data when nobody said: most of the way to the direct solution, on large data in fewer."""
+    """Passes over the data when nobody said: most of the way to the direct solution, on large data
+    in fewer.
+    """
     return 5 if n < 1_000_000 else 2
 
 
@@ -116,6 +132,6 @@ def every_row_needed(base: Plan) -> None:
     """Raise unless Z = X."""
     if not base.every_row:
         raise InputError(
-            f"solver={base.solver!r} makes every row a center, {base.p} centers for {base.n} rows were given; leave out n_centers, "
-            "centers and warm_start, or use 'eigenpro4'."
+            f"solver={base.solver!r} makes every row a center, {base.p} centers for {base.n} rows"
+            " were given; leave out n_centers, centers and warm_start, or use 'eigenpro4'."
         )

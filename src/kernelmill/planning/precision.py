@@ -24,11 +24,13 @@ def check_precision(precision: str | None) -> str | None:
 
 
 def precision_of(precision: str | None, x_bytes: int, d: int, kernel: Kernel, device: str) -> str:
-    """The precision that was asked for; for None that of the data, which has `x_bytes` bytes a feature, or half precision on a GPU.
+    """The precision that was asked for; for None that of the data, which has `x_bytes` bytes a
+    feature, or half precision on a GPU.
 
-    There float32 features cost three products of float16 ones. Short rows do not feel it; long rows do, and have digits to spare: rounding
-    moves a feature, measured from the mean of the centers, by 1/2048 of itself at most, in training as in prediction. Kernels that cannot
-    be measured from a mean, or have no fused form, keep float32.
+    There float32 features cost three products of float16 ones. Short rows do not feel it; long rows
+    do, and have digits to spare: rounding moves a feature, measured from the mean of the centers,
+    by 1/2048 of itself at most, in training as in prediction. Kernels that cannot be measured from
+    a mean, or have no fused form, keep float32.
     """
     if precision is not None:
         return precision
@@ -38,34 +40,49 @@ def precision_of(precision: str | None, x_bytes: int, d: int, kernel: Kernel, de
     return "float16" if fuses(kernel) and half else "float32"
 
 
-# How far rounding may move a row of K, relatively. Tuned kernels of kin40k, elevators, protein, covertype, optdigits, satimage, texture,
-# turbine and sgemm reach 6 bandwidths from the mean at most: float32 moves K by 2e-5, float16 by 8e-4. Clusters of two features at ±30
-# bandwidths: .014 for the Laplacian, .002 for the Gaussian in float32, .017 in float16, nothing lost; at ±100: .08, and R² falls from .999
-# to .977; at ±1000: 1.8, near rows coincide, and accuracy falls from .99 to .97; at ±5000 nothing is learned.
+# How far rounding may move a row of K, relatively. Tuned kernels of kin40k, elevators, protein,
+# covertype, optdigits, satimage, texture, turbine and sgemm reach 6 bandwidths from the mean at
+# most: float32 moves K by 2e-5, float16 by 8e-4. Clusters of two features at ±30 bandwidths: .014
+# for the Laplacian, .002 for the Gaussian in float32, .017 in float16, nothing lost; at ±100: .08,
+# and R² falls from .999 to .977; at ±1000: 1.8, near rows coincide, and accuracy falls from .99 to
+# .97; at ±5000 nothing is learned.
 MOVED = 0.05
 
 
 def precision_for(asked: str | None, plan: Plan, kernel: Kernel, Z: Tensor, X: Tensor) -> str:
-    """The plan's precision, if it tells rows apart under this kernel; else, where none was asked for, the next one that does."""
+    """The plan's precision, if it tells rows apart under this kernel; else, where none was asked
+    for, the next one that does.
+    """
     found = plan.precision
     while found != "float64":
         moved, reach = distortion(kernel, Z, X, found, torch.device(plan.device), plan.tile_bytes)
         if moved <= MOVED:
             break
         if asked is not None and moved == math.inf:
-            raise InputError(f"precision={asked!r} was given, whose range is too small for the kernel's values; use 'float64', or scale X.")
+            raise InputError(
+                f"precision={asked!r} was given, whose range is too small for the kernel's values;"
+                " use 'float64', or scale X."
+            )
         if asked is not None:
             warn(
-                f"precision={asked!r} moves kernel values by {moved:.0%} of their size, as rows lie up to {reach:.3g} bandwidths from "
-                "their mean; use precision='auto' or 'float64', or a larger bandwidth."
+                f"precision={asked!r} moves kernel values by {moved:.0%} of their size, as rows lie"
+                f" up to {reach:.3g} bandwidths from their mean; use precision='auto' or 'float64',"
+                " or a larger bandwidth."
             )
             break
-        log.info("%s moves kernel values by %.0f %%: rows lie up to %.3g bandwidths from their mean", found, 100 * moved, reach)
+        log.info(
+            "%s moves kernel values by %.0f %%: rows lie up to %.3g bandwidths from their mean",
+            found,
+            100 * moved,
+            reach,
+        )
         found = "float64" if found == "float32" or not plan.on_gpu else "float32"
     return found
 
 
 def fine_precision(precision: str | None, regression: bool) -> str | None:
-    """float64 for the exact solution of a regression, unless another was asked for: smooth targets are known to more digits than float32
-    kernel values can carry through the inverse of K(Z,Z) (kin40k: .102 against .112, docs/solvers.md)."""
+    """float64 for the exact solution of a regression, unless another was asked for: smooth targets
+    are known to more digits than float32 kernel values can carry through the inverse of K(Z,Z)
+    (kin40k: .102 against .112, docs/solvers.md).
+    """
     return "float64" if precision is None and regression else None

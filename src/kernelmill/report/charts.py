@@ -86,9 +86,15 @@ class Plot:
     guide: tuple[float, float, float, float] | None = None
 
 
-def curve(points: Points, x_name: str, y_name: str, log_x: bool = False, log_y: bool = False) -> Plot:
+def curve(
+    points: Points, x_name: str, y_name: str, log_x: bool = False, log_y: bool = False
+) -> Plot:
     """A line through points, without those that its axes cannot show."""
-    known = [(x, y) for x, y in points if math.isfinite(y) and (x > 0 or not log_x) and (y > 0 or not log_y)]
+    known = [
+        (x, y)
+        for x, y in points
+        if math.isfinite(y) and (x > 0 or not log_x) and (y > 0 or not log_y)
+    ]
     return _plot(known, x_name, y_name, log_x, log_y)
 
 
@@ -104,7 +110,9 @@ def scatter(points: Points, x_name: str, y_name: str, diagonal: bool = False) ->
     return Plot(x, y, plot.points, zero if y.low <= 0 <= y.high else None)
 
 
-def _plot(points: Points, x_name: str, y_name: str, log_x: bool = False, log_y: bool = False) -> Plot:
+def _plot(
+    points: Points, x_name: str, y_name: str, log_x: bool = False, log_y: bool = False
+) -> Plot:
     x = Axis(x_name, *_span([x for x, _ in points], log_x), LEFT, RIGHT, log_x)
     low, high = _span([y for _, y in points], log_y)
     margin = 0.0 if log_y else (high - low) * 0.05
@@ -124,7 +132,10 @@ class Bar:
 def bars(values: dict[str, float], unit: str = "") -> list[Bar]:
     """Horizontal bars, the longest as wide as there is room."""
     scale = (BAR_RIGHT - BAR_LEFT) / max([*values.values(), 1e-12])
-    return [Bar(name, round(max(1.0, value * scale), 1), f"{short(value)} {unit}".rstrip()) for name, value in values.items()]
+    return [
+        Bar(name, round(max(1.0, value * scale), 1), f"{short(value)} {unit}".rstrip())
+        for name, value in values.items()
+    ]
 
 
 @dataclass(frozen=True)

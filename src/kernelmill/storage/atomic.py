@@ -16,8 +16,10 @@ WRITING = ".kernelmill-"  # begins the name of a file that is not whole yet
 
 @contextmanager
 def aside(path: str | os.PathLike) -> Iterator[Path]:
-    """A name beside a file: what is written there takes its place when it is whole. A device or a pipe is written to as it is, a link stays
-    one, and a file keeps its mode."""
+    """A name beside a file: what is written there takes its place when it is whole.
+
+    A device or a pipe is written to as it is, a link stays one, and a file keeps its mode.
+    """
     target = Path(os.path.realpath(path))
     with writing(path):
         if target.exists() and not target.is_file():
@@ -33,9 +35,13 @@ def aside(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def new_file(target: Path) -> Path:
-    """An empty file beside this one, of a name that nobody has, and no more open to others than it is."""
+    """An empty file beside this one, of a name that nobody has, and no more open to others than it
+    is.
+    """
     mode = stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR if target.exists() else 0o666
-    path = target.with_name(f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}")  # a name as long as the target's may be too long
+    path = target.with_name(
+        f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}"
+    )  # a name as long as the target's may be too long
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     return path
 

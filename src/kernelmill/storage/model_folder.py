@@ -1,8 +1,11 @@
-"""Model folders: model.json and weights.safetensors. Loading reads numbers and names, and never runs code.
+"""Model folders: model.json and weights.safetensors.
 
-model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in weights.safetensors, whose checksum it
-holds. `encoder` is what turns a raw table into features; version 1 has none. Saving is all or nothing (see Saver); what is read is
-checked, for others may have written it.
+Loading reads numbers and names, and never runs code.
+
+model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in
+weights.safetensors, whose checksum it holds. `encoder` is what turns a raw table into features;
+version 1 has none. Saving is all or nothing (see Saver); what is read is checked, for others may
+have written it.
 """
 
 from __future__ import annotations
@@ -52,11 +55,24 @@ REPLACED_SECONDS = 0.1  # that a folder may be gone while another one is put in 
 DEEPEST = 50  # lists and tables within each other in model.json
 
 FITTED: dict[str, Any] = {
-    "n_iter_": int, "ridge_": float, "n_features_in_": int, "feature_names_in_": np.ndarray, "classes_": np.ndarray, "temperature_": float,
-    "bias_": np.ndarray, "floor_": float,
-    "n_outputs_": int, "y_ndim_": int, "rows_seen_": int, "_matrix": str | None, "_stands": int, "_weight_seen": float,
-    "_target": str | None, "timings_": dict, "confusion_": np.ndarray | None,
-}  # fmt: skip  # types of what an estimator learned, by name
+    "n_iter_": int,
+    "ridge_": float,
+    "n_features_in_": int,
+    "feature_names_in_": np.ndarray,
+    "classes_": np.ndarray,
+    "temperature_": float,
+    "bias_": np.ndarray,
+    "floor_": float,
+    "n_outputs_": int,
+    "y_ndim_": int,
+    "rows_seen_": int,
+    "_matrix": str | None,
+    "_stands": int,
+    "_weight_seen": float,
+    "_target": str | None,
+    "timings_": dict,
+    "confusion_": np.ndarray | None,
+}  # types of what an estimator learned, by name
 
 NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
 
@@ -65,18 +81,34 @@ def refuse_others(folder: Path) -> None:
     """Raise where a folder holds something that is not a model."""
     if not folder.exists():
         return
-    if not folder.is_dir() or (not (folder / JSON_NAME).exists() and any(not _of_no_user(path.name) for path in folder.iterdir())):
-        raise InputError(f"{str(folder)!r} holds something that is not a kernelmill model; choose another folder, nothing was written.")
+    if not folder.is_dir() or (
+        not (folder / JSON_NAME).exists()
+        and any(not _of_no_user(path.name) for path in folder.iterdir())
+    ):
+        raise InputError(
+            f"{str(folder)!r} holds something that is not a kernelmill model; choose another"
+            " folder, nothing was written."
+        )
 
 
 def _of_no_user(name: str) -> bool:
     """Whether a killed saver left it, or the file system put it there."""
-    return name.startswith(WRITING) or WAITING_NAME.fullmatch(name) is not None or name == "lost+found"
+    return (
+        name.startswith(WRITING) or WAITING_NAME.fullmatch(name) is not None or name == "lost+found"
+    )
 
 
-def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None = None) -> None:
-    """Write a model folder, or a new model into one: see Saver. Of a model that ranks share, which all call this together, rank 0 writes
-    the one file: rows come to it piece by piece."""
+def save_model(
+    folder: str | os.PathLike,
+    model: KernelModel,
+    extra: dict[str, Any],
+    encoder: Encoder | None = None,
+) -> None:
+    """Write a model folder, or a new model into one: see Saver.
+
+    Of a model that ranks share, which all call this together, rank 0 writes the one file: rows
+    come to it piece by piece.
+    """
     folder, comm = Path(os.path.realpath(folder)), model.comm  # a link stays a link
     tensors: dict[str, Tensor] = {"intercept": model.intercept}
     if model.ridge is not None:
@@ -84,11 +116,19 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
     dealt = {"Z": model.Z, "alpha": model.alpha}
     strange = [name for name, tensor in {**dealt, **tensors}.items() if not _is_finite(tensor)]
     if comm.all_sum(torch.tensor(float(len(strange)))).item():
-        raise InputError(f"the model's {strange[0] if strange else 'weights'} holds NaN or infinity; train it again, nothing was written.")
+        raise InputError(
+            f"the model's {strange[0] if strange else 'weights'} holds NaN or infinity; train it"
+            " again, nothing was written."
+        )
     content = {
         "format": FORMAT,
-        # Older versions of this library read what they understand: no kinds of columns, and no bias of probabilities.
-        "version": 1 if encoder is None and "bias_" not in extra.get("fitted", {}) and not model.constants else VERSION,
+        # Older versions of this library read what they understand: no kinds of columns, and no
+        # bias of probabilities.
+        "version": (
+            1
+            if encoder is None and "bias_" not in extra.get("fitted", {}) and not model.constants
+            else VERSION
+        ),
         "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
@@ -96,9 +136,14 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
         "constants": [[i, value] for i, value in model.constants.items()],
         "extra": encode(extra, "extra", tensors),
     }
-    for name, stored in content["extra"].get("fitted", {}).items():  # what the user gave may be dropped, what was learned may not
+    for name, stored in (
+        content["extra"].get("fitted", {}).items()
+    ):  # what the user gave may be dropped, what was learned may not
         if kind := _dropped(stored):
-            raise InputError(f"{name} holds a {kind}, which no model file can hold; use labels that are texts, numbers or numpy dates.")
+            raise InputError(
+                f"{name} holds a {kind}, which no model file can hold; use labels that are texts,"
+                " numbers or numpy dates."
+            )
     saver = Saver(folder)
     try:
         with writing(folder):
@@ -110,12 +155,15 @@ def save_model(folder: str | os.PathLike, model: KernelModel, extra: dict[str, A
 
 
 class Saver:
-    """Puts a model into its folder so that a reader, or a kill at any moment, meets the old or the new model and never a mixture.
+    """Puts a model into its folder so that a reader, or a kill at any moment, meets the old or
+    the new model and never a mixture.
 
-    Weights are written under a name of their own, `weights-CHECKSUM.safetensors`. Then model.json is replaced, by a rename: from here on
-    it is the new model, for a reader looks for the weights of its checksum first. At last they get their usual name. The folder itself
-    is never moved, so it keeps its mode, may be a mount point, and holds whatever else its user put there. It is locked meanwhile: other
-    savers of this machine wait, and what lies there unfinished is of a dead one.
+    Weights are written under a name of their own, `weights-CHECKSUM.safetensors`. Then
+    model.json is replaced, by a rename: from here on it is the new model, for a reader looks for
+    the weights of its checksum first. At last they get their usual name. The folder itself is
+    never moved, so it keeps its mode, may be a mount point, and holds whatever else its user put
+    there. It is locked meanwhile: other savers of this machine wait, and what lies there
+    unfinished is of a dead one.
     """
 
     def __init__(self, folder: Path):
@@ -152,7 +200,8 @@ class Saver:
                 self._folder.rmdir()
         if self._lock >= 0:
             if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # also where a process was forked meanwhile
+                # Also where a process was forked meanwhile.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = -1
 
@@ -182,10 +231,14 @@ class Saver:
                 self._lock = -1
 
     def _clear(self) -> None:
-        """End what failed or killed savers began: weights of the model that is there get their name, all others go."""
+        """End what failed or killed savers began: weights of the model that is there get their
+        name, all others go.
+        """
         current = None
         with suppress(FileNotFoundError, ModelFileError):
-            current = _description(self._folder / JSON_NAME, (self._folder / JSON_NAME).read_bytes()).get("weights_sha256")
+            current = _description(
+                self._folder / JSON_NAME, (self._folder / JSON_NAME).read_bytes()
+            ).get("weights_sha256")
         for path in self._folder.iterdir():
             if path.name == WAITING.format(current):
                 self._rename(path, self._folder / WEIGHTS_NAME)
@@ -201,14 +254,20 @@ class Saver:
 def load_model(
     folder: str | os.PathLike, kernel: Any = None, comm: Communicator | None = None
 ) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
-    """The model, the estimator's part and the encoder of raw tables. `kernel` is needed where it was a function of the user's own; ranks
-    that will share the model each keep their own rows of it."""
+    """The model, the estimator's part and the encoder of raw tables.
+
+    `kernel` is needed where it was a function of the user's own; ranks that will share the model
+    each keep their own rows of it.
+    """
     comm = comm or Alone()
     folder = Path(folder)
     content, tensors = _pair(folder, comm)
     if isinstance(content.get("kernel"), dict) and content["kernel"].get("$kernel") == "custom":
         if kernel is None:
-            raise InputError(f"{str(folder)!r} has a kernel function of its user's, never stored; call load(path, kernel=function).")
+            raise InputError(
+                f"{str(folder)!r} has a kernel function of its user's, never stored; call"
+                " load(path, kernel=function)."
+            )
         kernel = kernels.resolve(kernel)
     elif kernel is not None:
         raise InputError(f"{str(folder)!r} has its kernel stored; call load(path) without kernel.")
@@ -216,18 +275,36 @@ def load_model(
         return _model(folder, content, tensors, kernel, comm)
     except ModelFileError:
         raise
-    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as error:
-        if isinstance(error, InputError) and kernel is not None:  # the function that was given, not the file
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        if (
+            isinstance(error, InputError) and kernel is not None
+        ):  # the function that was given, not the file
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        raise ModelFileError(f"{str(folder)!r} is damaged ({kind}{error}); restore it from a copy or train again.") from None
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged ({kind}{error}); restore it from a copy or train again."
+        ) from None
 
 
 def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """model.json and the weights that were written with it. Where they do not fit because a saver came between, both are read again."""
+    """model.json and the weights that were written with it.
+
+    Where they do not fit because a saver came between, both are read again.
+    """
     path = folder / JSON_NAME
     while True:
-        with _opened(path) as file:  # open until the end: no other model.json can have its inode meanwhile
+        with _opened(
+            path
+        ) as file:  # open until the end: no other model.json can have its inode meanwhile
             try:
                 content = _description(path, file.read())
                 tensors = _weights(folder, content, comm)
@@ -238,12 +315,16 @@ def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, T
                         raise
     mine = content["weights_sha256"]
     if comm.all_sum(torch.tensor(float(comm.same(lambda: mine) != mine))).item():
-        raise ModelFileError(f"{str(folder)!r} was saved anew while the ranks were reading it; load it again.")
+        raise ModelFileError(
+            f"{str(folder)!r} was saved anew while the ranks were reading it; load it again."
+        )
     return content, tensors
 
 
 def _opened(path: Path) -> Any:
-    """The file, also where its folder is gone for a moment: somebody puts another one in its place."""
+    """The file, also where its folder is gone for a moment: somebody puts another one in its
+    place.
+    """
     for wait in (*[REPLACED_SECONDS / 10] * 10, None):
         try:
             return open(path, "rb")
@@ -252,8 +333,13 @@ def _opened(path: Path) -> Any:
                 break
             time.sleep(wait)
         except OSError as error:
-            raise ModelFileError(f"{str(path)!r} cannot be read ({error.strerror}); check its permissions.") from None
-    raise ModelFileError(f"{str(path.parent)!r} is not a kernelmill model: it has no {JSON_NAME}; give the folder that save() wrote.")
+            raise ModelFileError(
+                f"{str(path)!r} cannot be read ({error.strerror}); check its permissions."
+            ) from None
+    raise ModelFileError(
+        f"{str(path.parent)!r} is not a kernelmill model: it has no {JSON_NAME}; give the folder"
+        " that save() wrote."
+    )
 
 
 def _description(path: Path, text: bytes) -> dict[str, Any]:
@@ -261,14 +347,24 @@ def _description(path: Path, text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{str(path)!r} is damaged ({error}); restore it from a copy or train again.") from None
+        raise ModelFileError(
+            f"{str(path)!r} is damaged ({error}); restore it from a copy or train again."
+        ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ModelFileError(f"{str(path)!r} was not written by kernelmill: its format is not {FORMAT!r}.")
+        raise ModelFileError(
+            f"{str(path)!r} was not written by kernelmill: its format is not {FORMAT!r}."
+        )
     if _deeper(content, DEEPEST):
-        raise ModelFileError(f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} lists within each other.")
+        raise ModelFileError(
+            f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} lists within"
+            " each other."
+        )
     found = content.get("version")
     if not isinstance(found, int) or not 1 <= found <= VERSION:
-        raise ModelFileError(f"{str(path)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION}; upgrade kernelmill.")
+        raise ModelFileError(
+            f"{str(path)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION};"
+            " upgrade kernelmill."
+        )
     return content
 
 
@@ -276,27 +372,47 @@ def _deeper(value: Any, most: int) -> bool:
     """Whether lists and tables stand in each other more than so many times."""
     level = [value]
     for _ in range(most):
-        level = [item for part in level if isinstance(part, (dict, list)) for item in (part.values() if isinstance(part, dict) else part)]
+        level = [
+            item
+            for part in level
+            if isinstance(part, (dict, list))
+            for item in (part.values() if isinstance(part, dict) else part)
+        ]
     return any(isinstance(part, (dict, list)) for part in level)
 
 
 def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[str, Tensor]:
-    """The tensors that belong to a description: of a save that was killed, or goes on, they still have their first name."""
+    """The tensors that belong to a description: of a save that was killed, or goes on, they
+    still have their first name.
+    """
     waiting = WAITING.format(content.get("weights_sha256"))
     if not WAITING_NAME.fullmatch(waiting):
-        raise ModelFileError(f"{str(folder)!r} is damaged: its {JSON_NAME} has no checksum; restore it from a copy or train again.")
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged: its {JSON_NAME} has no checksum; restore it from a copy"
+            " or train again."
+        )
     try:
         with _open_first(folder / waiting, folder / WEIGHTS_NAME) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != content["weights_sha256"]:
-                raise ModelFileError(f"{file.name!r} does not match its checksum: the file is damaged or was changed.")
+                raise ModelFileError(
+                    f"{file.name!r} does not match its checksum: the file is damaged or was"
+                    " changed."
+                )
             held = f"/dev/fd/{file.fileno()}"  # this very file, whatever its name means by now
             with safe_open(held if os.path.exists(held) else file.name, "pt") as stored:
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except OSError:
-        raise ModelFileError(f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train again.") from None
+        raise ModelFileError(
+            f"{str(folder)!r} has no readable {WEIGHTS_NAME}; restore it from a copy or train"
+            " again."
+        ) from None
     except SafetensorError as error:
-        raise ModelFileError(f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again.") from None
-    shared = {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()  # of these only own rows are read
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again."
+        ) from None
+    shared = (
+        {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()
+    )  # of these only own rows are read
     return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -308,7 +424,11 @@ def _open_first(path: Path, other: Path) -> Any:
 
 
 def _model(
-    folder: Path, content: dict[str, Any], tensors: dict[str, Tensor], kernel: Kernel | None, comm: Communicator
+    folder: Path,
+    content: dict[str, Any],
+    tensors: dict[str, Tensor],
+    kernel: Kernel | None,
+    comm: Communicator,
 ) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
     """What a description and its weights say, checked."""
     fitted: Any = decode(content["kernel"], tensors) if kernel is None else kernel
@@ -320,41 +440,85 @@ def _model(
         raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
     precision = content.get("precision")  # files of before there was a choice have none
     if precision is not None and precision not in PRECISIONS:
-        raise ModelFileError(f"{str(folder)!r} has precision {precision!r}, this kernelmill knows {', '.join(PRECISIONS)}; upgrade it.")
+        raise ModelFileError(
+            f"{str(folder)!r} has precision {precision!r}, this kernelmill knows"
+            f" {', '.join(PRECISIONS)}; upgrade it."
+        )
     known = None
     if content.get("uncertainty") is not None:
         comm = Alone()
-        known = Uncertainty(tensors["L"], tensors["R"], tensors["signal"], tensors["noise"], float(content["uncertainty"]))
+        known = Uncertainty(
+            tensors["L"],
+            tensors["R"],
+            tensors["signal"],
+            tensors["noise"],
+            float(content["uncertainty"]),
+        )
         square = known.L.shape == known.R.shape == (p, p)
-        if not square or known.signal.shape != tensors["intercept"].shape or not math.isfinite(known.ridge):
+        if (
+            not square
+            or known.signal.shape != tensors["intercept"].shape
+            or not math.isfinite(known.ridge)
+        ):
             raise ModelFileError(f"{str(folder)!r} has weights that do not fit each other.")
     for name in ("Z", "alpha", "intercept", *(UNCERTAINTY if known else ())):
         if not _is_finite(tensors[name]):
-            raise ModelFileError(f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save(); train again.")
-    Z, alpha = (tensors[name] if is_alone(comm) else tensors[name][shard(comm)].clone() for name in ("Z", "alpha"))
+            raise ModelFileError(
+                f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save();"
+                " train again."
+            )
+    Z, alpha = (
+        tensors[name] if is_alone(comm) else tensors[name][shard(comm)].clone()
+        for name in ("Z", "alpha")
+    )
     constants = {int(i): float(value) for i, value in content.get("constants", [])}
     if not all(0 <= i < Z.shape[1] and math.isfinite(value) for i, value in constants.items()):
-        raise ModelFileError(f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again.")
-    model = KernelModel(fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p, constants)
-    encoder = None if content.get("encoder") is None else Encoder.from_dict(decode(content["encoder"], tensors))
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again."
+        )
+    model = KernelModel(
+        fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p, constants
+    )
+    encoder = (
+        None
+        if content.get("encoder") is None
+        else Encoder.from_dict(decode(content["encoder"], tensors))
+    )
     if encoder is not None and encoder.d != Z.shape[1]:
-        raise ModelFileError(f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {Z.shape[1]}.")
+        raise ModelFileError(
+            f"{str(folder)!r} has an encoder of {encoder.d} features and centers of {Z.shape[1]}."
+        )
     extra = decode(content["extra"], tensors)
     _check_extra(folder, extra, Z.shape[1] if encoder is None else None, outputs)
     return model, extra, encoder
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return tensor.numel() == 0 or all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach()))  # without a mask as large as it
+    return tensor.numel() == 0 or all(
+        bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach())
+    )  # without a mask as large as it
 
 
 def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: int) -> None:
-    """What is shown and computed with later is of the kind that `save` writes: a value that was tampered with is said here."""
+    """What is shown and computed with later is of the kind that `save` writes: a value that was
+    tampered with is said here.
+    """
     fitted, plan = extra["fitted"], get_type_hints(Plan)
     values = [(name, value, FITTED[name]) for name, value in fitted.items() if name in FITTED]
-    values += [(f"the plan's {name}", value, plan[name]) for name, value in extra["plan"].items() if name in plan and name != "rates"]
-    values += [(f"the history's {name}", value, NOTED.get(name, float | None)) for row in extra["history"] for name, value in row.items()]
-    values += [(f"the timing of {name!r}", value, float) for name, value in fitted.get("timings_", {}).items()]
+    values += [
+        (f"the plan's {name}", value, plan[name])
+        for name, value in extra["plan"].items()
+        if name in plan and name != "rates"
+    ]
+    values += [
+        (f"the history's {name}", value, NOTED.get(name, float | None))
+        for row in extra["history"]
+        for name, value in row.items()
+    ]
+    values += [
+        (f"the timing of {name!r}", value, float)
+        for name, value in fitted.get("timings_", {}).items()
+    ]
     wrong = [(name, value) for name, value, kind in values if not _is_of(value, kind)]
     if "classes_" in fitted and fitted["classes_"].shape != (outputs,):
         wrong.append(("classes_", fitted["classes_"].shape))
@@ -371,12 +535,19 @@ def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: in
         wrong.append(("n_features_in_", fitted["n_features_in_"]))
     if wrong:
         name, value = wrong[0]
-        raise ModelFileError(f"{str(folder)!r} is damaged: {name} is {str(value)[:60]!r}, which save() never writes; train again.")
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged: {name} is {str(value)[:60]!r}, which save() never"
+            " writes; train again."
+        )
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type, as annotations write it; whole numbers are numbers too, and True is none."""
-    kinds = [get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))]
+    """Whether a value is of a type, as annotations write it; whole numbers are numbers too, and
+    True is none.
+    """
+    kinds = [
+        get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))
+    ]
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, tuple(kinds)) or (float in kinds and isinstance(value, int))

@@ -165,7 +165,7 @@ class Run(NoRun):
             os.close(self._lock)
             self._lock = -1
 
-    # ---- reading -----------------------------------------------------------------------------------------------------------------
+    # ---- reading
 
     def _first(self, paths: list[Path], everybody: Communicator) -> dict[str, Any] | None:
         """The first that can be read, by every rank; each that cannot is said."""
@@ -224,7 +224,7 @@ class Run(NoRun):
             elif now != was:
                 raise CheckpointError(f"the {name} changed {where}; give the same data, or choose another folder.")
 
-    # ---- writing -----------------------------------------------------------------------------------------------------------------
+    # ---- writing
 
     def write_choices(self, content: dict[str, Any], team: Communicator, comm: Communicator) -> None:
         data = {name: value for name, value in self.data.items() if name != "random_state"}
@@ -320,7 +320,7 @@ class Run(NoRun):
         os.replace(aside, self.folder / name)
         os.fsync(self._lock)
 
-    # ---- signals -----------------------------------------------------------------------------------------------------------------
+    # ---- signals
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -18,14 +18,29 @@ from ..distributed.team import Communicator, count, gather, leads
 PIECE = 64 << 20  # bytes of a tensor that are written at a time
 
 DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
-    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.uint16: "U16", torch.uint32: "U32",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
     torch.uint64: "U64",
-}  # fmt: skip
+}
 
 
-def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator) -> str:
-    """A safetensors file by rank 0, and its checksum. Of `dealt` tensors, of `rows` rows in all, no rank ever gets more than a piece."""
+def write_tensors(
+    path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator
+) -> str:
+    """A safetensors file by rank 0, and its checksum.
+
+    Of `dealt` tensors, of `rows` rows in all, no rank ever gets more than a piece.
+    """
     header = _header(dealt, whole, rows)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -37,10 +52,15 @@ def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor]
             if name in whole:
                 yield _bytes(whole[name])
                 continue
-            tensor, step = dealt[name], max(1, PIECE // (math.prod(dealt[name].shape[1:]) * dealt[name].dtype.itemsize))
+            tensor, step = (
+                dealt[name],
+                max(1, PIECE // (math.prod(dealt[name].shape[1:]) * dealt[name].dtype.itemsize)),
+            )
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
-                yield _bytes(gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop))
+                yield _bytes(
+                    gather(comm, tensor[count(comm, start) : count(comm, stop)], start, stop)
+                )
 
     if not leads(comm):
         for _ in pieces():
@@ -68,17 +88,29 @@ def write_tensors(path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor]
 
 
 def _header(dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int) -> dict[str, Any]:
-    """Type, shape and place of each tensor: those of large numbers first, so that each is where it is aligned."""
+    """Type, shape and place of each tensor: those of large numbers first, so that each is where it
+    is aligned.
+    """
     header: dict[str, Any] = {}
     place = 0
-    for name, tensor in sorted({**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+    for name, tensor in sorted(
+        {**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])
+    ):
         shape = [rows, *tensor.shape[1:]] if name in dealt else list(tensor.shape)
         size = math.prod(shape) * tensor.dtype.itemsize
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [place, place + size]}
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": shape,
+            "data_offsets": [place, place + size],
+        }
         place += size
     return header
 
 
 def _bytes(tensor: Tensor) -> Any:
     """The numbers as they lie in memory."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+    return (
+        tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        if tensor.numel()
+        else b""
+    )

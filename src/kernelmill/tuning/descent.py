@@ -11,15 +11,21 @@ from torch import Tensor
 
 RIDGES = (1e-10, 1e3)
 
-NARROWEST, WIDEST = 0.01, 20.0  # median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer digits
+NARROWEST, WIDEST = (
+    0.01,
+    20.0,
+    # Median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer
+    # digits.
+)
 
 
 @dataclass(frozen=True)
 class Reach:
     """How far rows are from each other, and so how wide a kernel may be.
 
-    Far above all distances K ≈ 1 − (r/b)^γ: b then moves nothing that the ridge does not, but the digits of K are those of (r/b)^γ, and
-    few of them are left in float32. Far below, every row is alone. A feature of its own may be as wide as it likes: it is left out.
+    Far above all distances K ≈ 1 − (r/b)^γ: b then moves nothing that the ridge does not, but
+    the digits of K are those of (r/b)^γ, and few of them are left in float32. Far below, every
+    row is alone. A feature of its own may be as wide as it likes: it is left out.
     """
 
     median: float  # distance between two rows
@@ -34,13 +40,20 @@ class Reach:
         return cls(median, squares * (median**2 / squares.sum().clamp(min=1e-300)))
 
     def bounded(self, theta: Tensor) -> Tensor:
-        """Logarithms of bandwidths, moved together to where the typical pair is within the bounds."""
+        """Logarithms of bandwidths, moved together to where the typical pair is within the
+        bounds.
+        """
         distance = 0.5 * torch.log((self.squares * torch.exp(-2 * theta)).sum().clamp(min=1e-300))
         return theta - (distance.clamp(-math.log(WIDEST), -math.log(NARROWEST)) - distance)
 
 
-def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15) -> None:
-    """A coarse scan of the common bandwidth where asked for, then L-BFGS. Never ends above the best point it has seen."""
+def minimise(
+    error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15
+) -> None:
+    """A coarse scan of the common bandwidth where asked for, then L-BFGS.
+
+    Never ends above the best point it has seen.
+    """
     best, least = [p.detach().clone() for p in parameters], math.inf
 
     def note(value: float) -> None:
@@ -60,7 +73,13 @@ def minimise(error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor
                 scan.copy_(start + math.log(factor_))
                 note(value_of(error))
         restore()
-    optimizer = torch.optim.LBFGS(parameters, max_iter=steps, max_eval=2 * steps, history_size=10, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=steps,
+        max_eval=2 * steps,
+        history_size=10,
+        line_search_fn="strong_wolfe",
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()

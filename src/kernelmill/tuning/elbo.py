@@ -17,14 +17,26 @@ from .search import MAX_CENTERS, Choice, tune
 ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 
 
-def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: Tensor | None, sample: Sample, p: int, Z: Tensor | None) -> Choice:
-    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the first rows of the sample.
+def tune_elbo(
+    kernel: Kernel | str,
+    ridge: float | None,
+    noise: Tensor | None,
+    sample: Sample,
+    p: int,
+    Z: Tensor | None,
+) -> Choice:
+    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points:
 
-    Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS rows stand for all.
+    Z, or the first rows of the sample.
+
+    Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS
+    rows stand for all.
     """
     start = tune(kernel, ridge, sample)
     given = kernel if not isinstance(kernel, str) else resolve(kernel) if kernel != "auto" else None
-    free = isinstance(start.kernel, Radial) and (given is None or (isinstance(given, Radial) and isinstance(given.bandwidth, str)))
+    free = isinstance(start.kernel, Radial) and (
+        given is None or (isinstance(given, Radial) and isinstance(given.bandwidth, str))
+    )
     if not free and ridge is not None:
         return start
     X, Y, w = sample.X[:ELBO_ROWS], sample.Y[:ELBO_ROWS], sample.w[:ELBO_ROWS]
@@ -53,7 +65,9 @@ def tune_elbo(kernel: Kernel | str, ridge: float | None, noise: Tensor | None, s
 
     def loss() -> Tensor:
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise, sample.weight, sample.scatter) / len(X)
+        return -elbo(
+            matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise, sample.weight, sample.scatter
+        ) / len(X)
 
     minimise(loss, parameters, None, steps=40)
     if free and base is not None:
@@ -74,10 +88,12 @@ def elbo(
     weight: float = 1.0,
     scatter: Tensor | None = None,
 ) -> Tensor:
-    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ where the noise is given.
+    """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ
+    where the noise is given.
 
-    A row of weight k is k targets with one and the same noise, whether or not they are equal: their mean is Y, and what it lost of Σ w y²
-    is `scatter`. λ is `lam` · `weight`, w being divided by that weight.
+    A row of weight k is k targets with one and the same noise, whether or not they are equal: their
+    mean is Y, and what it lost of Σ w y² is `scatter`. λ is `lam` · `weight`, w being divided by
+    that weight.
     """
     p = K_XZ.shape[1]
     L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
@@ -91,4 +107,12 @@ def elbo(
     count, true = w.sum() * weight, lam * weight
     signal = quadratic / count if noise is None else torch.as_tensor(noise).to(quadratic) / true
     trace = (w * (diagonal - (Phi * Phi).sum(1))).sum() / lam
-    return -0.5 * (count * (2 * math.pi * true * signal).log() + 2 * R.diagonal().log().sum() + quadratic / signal + trace).sum()
+    return (
+        -0.5
+        * (
+            count * (2 * math.pi * true * signal).log()
+            + 2 * R.diagonal().log().sum()
+            + quadratic / signal
+            + trace
+        ).sum()
+    )

@@ -1,9 +1,11 @@
 """Bandwidths of single features, refined at the density of the real run.
 
-Which columns matter depends on how close rows are: among 1,000 rows the neighbours are far, and coarse columns decide; among 500,000
-they are near, and fine ones do. A leave-one-out error of that many rows is out of reach, but what a kernel machine says at x depends
-mostly on rows near x. So: a few anchors, the nearest rows of each among as many rows as there will be centers, and the leave-one-out
-error of the inner ones. Batched, it is a few hundred small Cholesky factors for each step down its gradient.
+Which columns matter depends on how close rows are: among 1,000 rows the neighbours are far, and
+coarse columns decide; among 500,000 they are near, and fine ones do. A leave-one-out error of
+that many rows is out of reach, but what a kernel machine says at x depends mostly on rows near
+x. So: a few anchors, the nearest rows of each among as many rows as there will be centers, and
+the leave-one-out error of the inner ones. Batched, it is a few hundred small Cholesky factors
+for each step down its gradient.
 """
 
 from __future__ import annotations
@@ -42,36 +44,62 @@ class Effort:
 ON_CPU, ON_GPU = Effort(32, 256, 1), Effort(128, 768, 2)  # 4 s on two cores, 3 s on an H200
 
 
-def refined(kernel: Radial, source: Source, p: int, budget: int, generator: torch.Generator) -> Radial:
-    """The kernel with a bandwidth for each feature changed to suit neighbourhoods among p rows; the same object where that does not help.
+def refined(
+    kernel: Radial, source: Source, p: int, budget: int, generator: torch.Generator
+) -> Radial:
+    """The kernel with a bandwidth for each feature changed to suit neighbourhoods among p rows;
+    the same object where that does not help.
 
-    Whether it helps is asked of rows whose errors were not fitted. Rows that have exact copies count neither way: leaving one out would
-    leave its copy in.
+    Whether it helps is asked of rows whose errors were not fitted. Rows that have exact copies
+    count neither way: leaving one out would leave its copy in.
     """
     rows = torch.randperm(source.n, generator=generator)[: min(p, MOST_ROWS)]
-    wide = torch.promote_types(source.take(rows[:1]).X.dtype, torch.float32)  # half precision cannot tell near rows apart
+    wide = torch.promote_types(
+        source.take(rows[:1]).X.dtype, torch.float32
+    )  # half precision cannot tell near rows apart
     X = torch.cat([source.take(part).X.to(source.device, wide) for part in rows.split(65_536)])
     effort = ON_GPU if X.is_cuda else ON_CPU
     size = min(effort.size, len(X) // 32)
-    anchors = min(effort.anchors, len(X) // max(1, 4 * int(INNER * size)), budget // (COPIES * 8 * max(1, size) ** 2))
+    anchors = min(
+        effort.anchors,
+        len(X) // max(1, 4 * int(INNER * size)),
+        budget // (COPIES * 8 * max(1, size) ** 2),
+    )
     if size < 32 or anchors < 4:
         return kernel
     best, ridge = kernel, torch.tensor(math.log(1e-3), dtype=torch.float64, device=X.device)
     for _ in range(effort.rounds):
         bandwidth = best.bandwidth.to(X.device, torch.float64)
         nearest = _nearest(X, bandwidth, 2 * anchors, size, generator)
-        here, there = (_Neighbourhoods.of(best, bandwidth, X, part, source, rows) for part in nearest.split(anchors))
+        here, there = (
+            _Neighbourhoods.of(best, bandwidth, X, part, source, rows)
+            for part in nearest.split(anchors)
+        )
         there.ignore(nearest[:anchors, : there.inner])
         if not here.scored.any() or not there.scored.any():
             break
-        theta, fitted = torch.zeros_like(bandwidth).requires_grad_(), ridge.clone().requires_grad_()
+        theta, fitted = (
+            torch.zeros_like(bandwidth).requires_grad_(),
+            ridge.clone().requires_grad_(),
+        )
         minimise(partial(here.objective, theta, fitted), [theta, fitted], None, STEPS)
         theta = Reach.of(X[:2000].double() / bandwidth).bounded(theta.detach())
         with torch.no_grad():
             places = torch.zeros_like(theta), theta
-            ridges = [fitted, *(torch.full_like(ridge, math.log(lam)) for lam in (1e-4, 1e-2, 1.0, 100.0))]  # each at its best
-            was, now = (min(value_of(partial(there.error, at, lam)) for lam in ridges) for at in places)
-        log.info("tuning: %d neighbourhoods of %d rows: error %.4g, was %.4g", anchors, size, math.exp(now), math.exp(was))
+            ridges = [
+                fitted,
+                *(torch.full_like(ridge, math.log(lam)) for lam in (1e-4, 1e-2, 1.0, 100.0)),
+            ]  # each at its best
+            was, now = (
+                min(value_of(partial(there.error, at, lam)) for lam in ridges) for at in places
+            )
+        log.info(
+            "tuning: %d neighbourhoods of %d rows: error %.4g, was %.4g",
+            anchors,
+            size,
+            math.exp(now),
+            math.exp(was),
+        )
         if not now - was < GAIN:
             break
         best = copy.deepcopy(best)
@@ -80,12 +108,21 @@ def refined(kernel: Radial, source: Source, p: int, budget: int, generator: torc
     return best
 
 
-def _nearest(X: Tensor, bandwidth: Tensor, anchors: int, size: int, generator: torch.Generator) -> Tensor:
-    """(anchors, size) numbers of the rows nearest to each of some random rows, the nearest first."""
+def _nearest(
+    X: Tensor, bandwidth: Tensor, anchors: int, size: int, generator: torch.Generator
+) -> Tensor:
+    """(anchors, size) numbers of the rows nearest to each of some random rows, the nearest
+    first.
+    """
     x = (X - X[:10_000].mean(0)) / bandwidth.to(X.dtype)
     squares = (x * x).sum(1)
     chosen = torch.randperm(len(X), generator=generator)[:anchors].to(X.device)
-    return torch.cat([(squares - 2 * x[part] @ x.T).topk(size, largest=False).indices for part in chosen.split(16)])
+    return torch.cat(
+        [
+            (squares - 2 * x[part] @ x.T).topk(size, largest=False).indices
+            for part in chosen.split(16)
+        ]
+    )
 
 
 @dataclass
@@ -100,12 +137,25 @@ class _Neighbourhoods:
     scored: Tensor  # (anchors, inner) those of them whose errors count
 
     @classmethod
-    def of(cls, kernel: Radial, bandwidth: Tensor, X: Tensor, nearest: Tensor, source: Source, rows: Tensor) -> _Neighbourhoods:
+    def of(
+        cls,
+        kernel: Radial,
+        bandwidth: Tensor,
+        X: Tensor,
+        nearest: Tensor,
+        source: Source,
+        rows: Tensor,
+    ) -> _Neighbourhoods:
         batch = source.take(rows[nearest.reshape(-1).cpu()])
-        Y, w = (part.to(X.device, torch.float64).reshape(*nearest.shape, -1) for part in (batch.Y, batch.w))
+        Y, w = (
+            part.to(X.device, torch.float64).reshape(*nearest.shape, -1)
+            for part in (batch.Y, batch.w)
+        )
         P, inner = X[nearest].double(), max(1, int(INNER * nearest.shape[1]))
         copies = _copies(P, inner)
-        return cls(kernel, bandwidth, P - P.mean(1, keepdim=True), Y, w[..., 0], nearest, inner, ~copies)
+        return cls(
+            kernel, bandwidth, P - P.mean(1, keepdim=True), Y, w[..., 0], nearest, inner, ~copies
+        )
 
     def ignore(self, rows: Tensor) -> None:
         """Do not count the errors of these rows."""
@@ -116,7 +166,9 @@ class _Neighbourhoods:
         x = self.P / (self.bandwidth * torch.exp(theta))
         squares = (x * x).sum(-1)
         off_diagonal = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        sq_dist = (squares[:, :, None] + squares[:, None, :] - 2 * x @ x.transpose(1, 2)).clamp(min=0) * off_diagonal
+        sq_dist = (squares[:, :, None] + squares[:, None, :] - 2 * x @ x.transpose(1, 2)).clamp(
+            min=0
+        ) * off_diagonal
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
         residual = loo_residuals(Profile.apply(sq_dist, self.kernel), self.Y, lam / self.w)
         w = self.w[:, : self.inner] * self.scored
@@ -128,7 +180,9 @@ class _Neighbourhoods:
 
 
 def _copies(P: Tensor, inner: int) -> Tensor:
-    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by the numbers that equal rows share."""
+    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by the
+    numbers that equal rows share.
+    """
     found = torch.empty(len(P), inner, dtype=torch.bool, device=P.device)
     for i, part in enumerate(P):
         _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)

@@ -7,26 +7,35 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FIRST_ROWS, FINAL_ROWS = 500, 1000  # rows the gradient sees, for every candidate and for the best one: a step costs about r³
+FIRST_ROWS, FINAL_ROWS = (
+    500,
+    1000,
+)  # rows the gradient sees, for every candidate and for the best one: a step costs about r³
 CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a center
 
 SAMPLE_ROWS = 12_000  # rows on which they are compared when not
 
-RARE, FEW = 0.1, 50  # the share of the sample that each class gets, and rows of a class too small to count for it
+RARE, FEW = (
+    0.1,
+    50,
+)  # the share of the sample that each class gets, and rows of a class too small to count for it
 
 
 def scale_of(X: Tensor) -> Tensor:
-    """A typical spread of each feature; 1 for a constant one, so that nothing is divided by zero."""
+    """A typical spread of each feature; 1 for a constant one, so that nothing is divided by
+    zero.
+    """
     spread = X.std(0, correction=0)
     tiny = 1e-12 * X.abs().amax(0).clamp(min=1e-300)
     return torch.where(spread > tiny, spread, torch.ones_like(spread))
 
 
 def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on average.
+    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on
+    average.
 
-    A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of which one in a hundred is of it, five would
-    decide everything.
+    A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of
+    which one in a hundred is of it, five would decide everything.
     """
     order = torch.randperm(n, generator=generator)
     counts = torch.zeros(1) if codes is None else torch.bincount(codes.cpu()).double()
@@ -37,7 +46,9 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
         return rows, torch.ones(len(rows), dtype=torch.float64)
     share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
     share = share / share.sum()
-    enough = counts >= FEW  # of a class with fewer rows all are taken, and it does not decide how many of the others
+    enough = (
+        counts >= FEW
+    )  # of a class with fewer rows all are taken, and it does not decide how many of the others
     most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
     size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
     take = torch.minimum(counts, (share * size).ceil())
@@ -51,10 +62,13 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate. `ratio` is p/n of the real run.
+    """Rows to tune on, float64, in random order: the first ones are fitted, later ones validate.
 
-    A Gaussian process also asks how many targets a row stands for: `weight` is the mean weight, by which w was divided, and `scatter` (c,)
-    what their mean lost of Σ w y², for a row of w = 1.
+    `ratio` is p/n of the real run.
+
+    A Gaussian process also asks how many targets a row stands for: `weight` is the mean weight,
+    by which w was divided, and `scatter` (c,) what their mean lost of Σ w y², for a row of w =
+    1.
     """
 
     X: Tensor

@@ -1,7 +1,8 @@
 """Bandwidth, feature scale, kernel and ridge, chosen on a subsample by leave-one-out error.
 
-On r rows the leave-one-out residuals of kernel ridge have a closed form, [K_λ⁻¹y]_i / [K_λ⁻¹]_ii: every row validates, and one
-factor of an r×r matrix tells all. Bandwidths (one per feature where there are few) and the ridge follow its gradient.
+On r rows the leave-one-out residuals of kernel ridge have a closed form, [K_λ⁻¹y]_i / [K_λ⁻¹]_ii:
+every row validates, and one factor of an r×r matrix tells all. Bandwidths (one per feature where
+there are few) and the ridge follow its gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 log = logging.getLogger("kernelmill")
 
 
-SPREAD = 1.5  # how far, in logarithms, bandwidths may differ without much penalty: few rows must not invent irrelevant features
+# How far, in logarithms, bandwidths may differ without much penalty: few rows must not invent
+# irrelevant features.
+SPREAD = 1.5
 
 MAX_CENTERS = 2000
 
@@ -48,26 +51,40 @@ class Choice:
 def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
     """The kernel with its bandwidth chosen, and the ridge unless it is given.
 
-    A kernel with a bandwidth already set keeps it; "auto" tries several kernels. The cost does not depend on the size of the data.
-    Candidates descend on the leave-one-out error of a few rows, then are compared in the regime of the real run: all rows centers,
-    or p centers for n rows in the same proportion. The best ridge of the one is far too large for the other.
+    A kernel with a bandwidth already set keeps it; "auto" tries several kernels. The cost does not
+    depend on the size of the data. Candidates descend on the leave-one-out error of a few rows,
+    then are compared in the regime of the real run: all rows centers, or p centers for n rows in
+    the same proportion. The best ridge of the one is far too large for the other.
     """
-    names: list[Kernel | str] = list(CANDIDATES) if isinstance(kernel, str) and kernel == "auto" else [kernel]
+    names: list[Kernel | str] = (
+        list(CANDIDATES) if isinstance(kernel, str) and kernel == "auto" else [kernel]
+    )
     choices, starts = [], []
     for candidate in names:
         start = resolve(candidate)
         free = isinstance(start, Radial) and isinstance(start.bandwidth, str)
-        if isinstance(start, Radial) and isinstance(start.bandwidth, str) and start.bandwidth != "auto":
+        if (
+            isinstance(start, Radial)
+            and isinstance(start.bandwidth, str)
+            and start.bandwidth != "auto"
+        ):
             start.validate(sample.X.shape[1])  # says what a bandwidth may be
         for per_feature in _scales(sample.X) if free else [None]:
             found = _descend(copy.deepcopy(start), per_feature, None, ridge, sample, FIRST_ROWS)
             choices.append(_compare(found, ridge, sample))
             starts.append((per_feature, found))
-            log.info("tuning: %s, ridge %.2g: error %.4g", type(found.kernel).__name__, choices[-1].ridge, choices[-1].error)
+            log.info(
+                "tuning: %s, ridge %.2g: error %.4g",
+                type(found.kernel).__name__,
+                choices[-1].ridge,
+                choices[-1].error,
+            )
     best = min(range(len(choices)), key=lambda i: choices[i].error)
     per_feature, found = starts[best]
     if per_feature is not None and len(sample.X) > FIRST_ROWS:
-        refined = _descend(copy.deepcopy(found.kernel), per_feature, found, ridge, sample, FINAL_ROWS)
+        refined = _descend(
+            copy.deepcopy(found.kernel), per_feature, found, ridge, sample, FINAL_ROWS
+        )
         choices.append(_compare(refined, ridge, sample))
         log.info("tuning: refined on %d rows: error %.4g", FINAL_ROWS, choices[-1].error)
     return min(choices, key=lambda choice: choice.error)
@@ -75,14 +92,20 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
 
 def again(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     """The choice with another kernel: its ridge, unless one is given, and its error."""
-    return choice if kernel is choice.kernel else _compare(_Found(kernel, choice.ridge, None), ridge, sample)
+    return (
+        choice
+        if kernel is choice.kernel
+        else _compare(_Found(kernel, choice.ridge, None), ridge, sample)
+    )
 
 
 def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
-    """The chosen kernel with all bandwidths times one factor, which LARGE rows choose: for runs with more centers than that.
+    """The chosen kernel with all bandwidths times one factor, which LARGE rows choose: for runs
+    with more centers than that.
 
-    A gradient on hundreds of rows finds which features matter; how narrow the kernel should be shows only where rows are close together
-    (covertype, 30,000 centers: 87.6 % as descended, 90.6 % at 0.4 times that).
+    A gradient on hundreds of rows finds which features matter; how narrow the kernel should be
+    shows only where rows are close together (covertype, 30,000 centers: 87.6 % as descended, 90.6 %
+    at 0.4 times that).
     """
     kernel = choice.kernel
     held = min(2000, len(sample.X) // 5)
@@ -104,7 +127,9 @@ def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
         for lam in (1e-3, 1e-1) if choice.ridge < 1e-2 else (1e-2, 1.0):
             L, info = torch.linalg.cholesky_ex(K + torch.diag(lam / w))
             if not info.item():
-                least = min(least, (w_V * (K_V @ torch.cholesky_solve(Y, L) - Y_V) ** 2).sum().item())
+                least = min(
+                    least, (w_V * (K_V @ torch.cholesky_solve(Y, L) - Y_V) ** 2).sum().item()
+                )
         return least
 
     typical = math.log(Reach.of(kernel.embedding(X.mean(0), torch.float64)(X)).median)
@@ -133,7 +158,9 @@ def _lowest(places: list[float], errors: list[float]) -> float:
 
 
 def _scales(X: Tensor) -> list[Tensor | None]:
-    """Where to start from: features as they are, when they are many and alike (pixels, embeddings), and each by its own spread."""
+    """Where to start from: features as they are, when they are many and alike (pixels, embeddings),
+    and each by its own spread.
+    """
     spread = scale_of(X)
     if X.shape[1] <= MANY_FEATURES:
         return [spread]
@@ -148,10 +175,19 @@ class _Found:
     theta: Tensor | None  # logarithms of the bandwidths in units of per_feature
 
 
-def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, ridge: float | None, sample: Sample, rows: int) -> _Found:
-    """Quasi-Newton steps on the logarithms of bandwidths and ridge, down the leave-one-out error of the first rows.
+def _descend(
+    kernel: Kernel,
+    per_feature: Tensor | None,
+    start: _Found | None,
+    ridge: float | None,
+    sample: Sample,
+    rows: int,
+) -> _Found:
+    """Quasi-Newton steps on the logarithms of bandwidths and ridge, down the leave-one-out error of
+    the first rows.
 
-    Where the run will have fewer centers than rows, a given ridge is for that regime and not for this one: it is left free here.
+    Where the run will have fewer centers than rows, a given ridge is for that regime and not for
+    this one: it is left free here.
     """
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     given = ridge if sample.ratio >= 1 else None
@@ -168,8 +204,12 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
         reach = Reach.of(base)
         size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
         median = base.new_full((size,), math.log(reach.median))
-        theta = (start.theta.clone() if start and start.theta is not None else median).requires_grad_()
-        varying = (base != base[0]).any(0) if size > 1 else slice(None)  # a bandwidth that nothing depends on must not move the others
+        theta = (
+            start.theta.clone() if start and start.theta is not None else median
+        ).requires_grad_()
+        varying = (
+            (base != base[0]).any(0) if size > 1 else slice(None)
+        )  # a bandwidth that nothing depends on must not move the others
         parameters.append(theta)
     else:
         K = kernel(X)
@@ -182,7 +222,9 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
             x = base * torch.exp(-reach.bounded(theta))
             sq = (x * x).sum(1)
             assert isinstance(kernel, Radial)
-            gram = Profile.apply((sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel)
+            gram = Profile.apply(
+                (sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel
+            )
             moved = theta[varying]
             penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
         residual = loo_residuals(gram, Y, lam / w)
@@ -200,7 +242,9 @@ def _descend(kernel: Kernel, per_feature: Tensor | None, start: _Found | None, r
 
 
 def _compare(found: _Found, ridge: float | None, sample: Sample) -> Choice:
-    """The error of this kernel in the regime of the real run, with the best of a few ridges unless one is given."""
+    """The error of this kernel in the regime of the real run, with the best of a few ridges unless
+    one is given.
+    """
     kernel, start = found.kernel, found.ridge
     X, Y, w = sample.X[:CHECK_ROWS], sample.Y[:CHECK_ROWS], sample.w[:CHECK_ROWS]
     if sample.ratio < 1:
@@ -219,7 +263,10 @@ def _compare(found: _Found, ridge: float | None, sample: Sample) -> Choice:
 
 
 def _compare_centers(kernel: Kernel, start: float, ridge: float | None, sample: Sample) -> Choice:
-    """Least squares in the span of p' of n' rows, p'/n' = p/n, scored on rows after them. One eigensystem serves every ridge."""
+    """Least squares in the span of p' of n' rows, p'/n' = p/n, scored on rows after them.
+
+    One eigensystem serves every ridge.
+    """
     held = max(1, min(2000, len(sample.X) // 5))
     rows = len(sample.X) - held
     p = max(2, min(MAX_CENTERS, int(sample.ratio * rows)))
@@ -237,7 +284,9 @@ def _compare_centers(kernel: Kernel, start: float, ridge: float | None, sample: 
     right, test = vectors.T @ (Phi.T @ (root * Y)), whiten(V) @ vectors
     for lam in [start * f for f in (1e-6, 1e-4, 1e-2, 0.1, 1.0)] if ridge is None else [ridge]:
         inverse = 1 / (values.clamp(min=0) + lam).clamp(min=1e-12 * values[-1].item())
-        error = (w_V * (test @ (inverse[:, None] * right) - Y_V) ** 2).sum() / (w_V.sum() * Y.shape[1])
+        error = (w_V * (test @ (inverse[:, None] * right) - Y_V) ** 2).sum() / (
+            w_V.sum() * Y.shape[1]
+        )
         if error.item() < best.error:
             best = Choice(kernel, lam, error.item())
     return best

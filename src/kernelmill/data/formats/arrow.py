@@ -26,7 +26,10 @@ def _open(X: Any, limit: int, kinds: Kinds) -> Table:
         X = pa.Table.from_batches([X])
     if isinstance(X, pa.Table):
         return in_memory(X)
-    raise InputError(f"a {type(X).__module__}.{type(X).__name__} was given as data, expected a Table, a RecordBatch or a Dataset.")
+    raise InputError(
+        f"a {type(X).__module__}.{type(X).__name__} was given as data, expected a Table, a"
+        " RecordBatch or a Dataset."
+    )
 
 
 def _open_file(path: Path, limit: int) -> Table:

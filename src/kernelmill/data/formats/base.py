@@ -62,7 +62,10 @@ def choose(formats: Sequence[Format], X: object) -> Format:
     if isinstance(X, Path):
         expected = ", ".join(suffixes_of(formats))
         raise InputError(f"{str(X)!r} has the ending {suffix_of(X)!r}, expected one of {expected}.")
-    raise InputError(f"a {type(X).__name__} was given as data, expected an array, a table, or the path of a file or folder.")
+    raise InputError(
+        f"a {type(X).__name__} was given as data, expected an array, a table, or the path of a file"
+        " or folder."
+    )
 
 
 def open_path(formats: Sequence[Format], path: Path, in_memory: int, kinds: Kinds) -> Table:

@@ -30,7 +30,10 @@ def _open(formats: Sequence[Format], folder: Path, limit: int, kinds: Kinds) -> 
     expected = suffixes_of(formats)
     known = [path for path in files if suffix_of(path) in expected]
     if not known:
-        raise DataFileError(f"{where} is an empty folder, or has no data files; expected some of {', '.join(expected)}.")
+        raise DataFileError(
+            f"{where} is an empty folder, or has no data files; expected some of"
+            f" {', '.join(expected)}."
+        )
     if len(known) < len(files):
         log.warning("%s: %d files that are no data are left out", where, len(files) - len(known))
     format = _only(formats, known)
@@ -44,7 +47,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        if path.is_file()
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
     )
 
 

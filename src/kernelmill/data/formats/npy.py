@@ -44,7 +44,11 @@ def table_of_array(X: np.ndarray) -> Table:
 def fitting(arrays: dict[str, Any], where: str) -> dict[str, Any]:
     """Those that are columns or matrices of as many rows as the largest has; others are left out,
     and said."""
-    usable = {name: a for name, a in arrays.items() if a.ndim in (1, 2) and a.dtype.kind in "fiubmMOSU" and a.size}
+    usable = {
+        name: a
+        for name, a in arrays.items()
+        if a.ndim in (1, 2) and a.dtype.kind in "fiubmMOSU" and a.size
+    }
     if not usable:
         raise DataFileError(f"{where} holds no columns or matrices.")
     rows = len(max(usable.values(), key=lambda a: a.size))

@@ -107,4 +107,6 @@ def _peek(X: Any) -> Peek:
         return Peek(file.metadata.num_rows, file.metadata.num_columns)
 
 
-FORMAT = Format("Parquet", _open, _peek, (".parquet", ".pq"), takes=_is_dataset, open_shards=_open_shards)
+FORMAT = Format(
+    "Parquet", _open, _peek, (".parquet", ".pq"), takes=_is_dataset, open_shards=_open_shards
+)

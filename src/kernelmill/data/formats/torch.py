@@ -41,7 +41,10 @@ class _Rows:
         kind = x.dtype, x.shape[1]
         self._kind = self._kind or kind
         if kind != self._kind:
-            raise DataFileError(f"{WHERE} gave rows of {x.shape[1]} features after rows of {self._kind[1]}; they need one length.")
+            raise DataFileError(
+                f"{WHERE} gave rows of {x.shape[1]} features after rows of {self._kind[1]}; they"
+                " need one length."
+            )
         self._n += len(x)
         self._size += x.nbytes
         self._held.append(x)
