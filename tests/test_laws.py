@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from kernelmill import KernelClassifier, KernelRegressor, kernels, load, solvers
+from kernelmill import KernelClassifier, KernelRegressor, kernels, load, losses, solvers
 from kernelmill.calibration import calibrate
 from kernelmill.estimators import classifier, regressor
 from kernelmill.tuning.sample import Sample
@@ -96,6 +96,8 @@ FITS = {
     "eigenpro4_exact": Fit(solvers.EigenPro4Exact(), {"epochs": 2}, tolerance=1e-7, near=1e-7),
     "falkon": Fit(solvers.Falkon(tolerance=1e-10), tolerance=1e-6, near=1e-6),
     "logistic": Fit(solvers.Falkon("logistic", tolerance=1e-9), tolerance=1e-5, near=1e-5, classes=(True,)),
+    "huber": Fit(solvers.EigenPro4(s=30, q=8, loss="huber"), {"epochs": 2}, steps={"epochs": 30}, near=0.1, classes=(False,)),
+    "quantile": Fit(solvers.Falkon(losses.Quantile(0.9), tolerance=1e-9), tolerance=1e-5, near=1e-5, classes=(False,)),
     "askotch": Fit(solvers.ASkotch(m=30, rank=20), {"epochs": 2}, steps={"epochs": 30}, near=1e-3),
     "nytro": Fit(solvers.NYTRO(iterations=50), {"early_stopping": False}),
     "pegasos": Fit(solvers.Pegasos(m=20), {"epochs": 2}, steps={"epochs": 60}, near=0.1, classes=(True,)),

@@ -1,20 +1,362 @@
-"""Solvers of other losses and other promises, against other implementations: SVC, LogisticRegression, GPyTorch."""
+"""Losses, and solvers of other losses and other promises, against other implementations: finite differences, L-BFGS, SVC,
+LogisticRegression, GPyTorch."""
+
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
-from conftest import make_problem
-from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load, solvers
-from kernelmill.solvers import NYTRO, SGPR, Falkon, Pegasos
+from conftest import Problem, make_problem
+from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load, losses, solvers
+from kernelmill.cli.config import estimator_arguments
+from kernelmill.data import ArraySource
+from kernelmill.distributed.threads import run_threads
+from kernelmill.planning.plan import Plan
+from kernelmill.solvers import NYTRO, SGPR, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos
 from kernelmill.tuning import elbo
 
 
 def classes(n=300, c=3, seed=0, d=4):
     problem = make_problem(n=n, d=d, c=c, noise=0.5, seed=seed)
     return problem.X.numpy(), problem.Y.argmax(1).numpy()
+
+
+# ---- every entry of the registry
+
+
+def drawn(loss: losses.Loss, m: int = 400, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values, targets of the loss's kind, and directions, in float64; of classes some rows are shares, as merged rows are."""
+    g = torch.Generator().manual_seed(0)
+    f, y, v = (torch.randn(m, c, generator=g, dtype=torch.float64) for _ in range(3))
+    if not loss.for_numbers:
+        y = torch.where(torch.arange(m)[:, None] % 2 == 0, torch.softmax(y, 1), torch.eye(c, dtype=torch.float64)[y.argmax(1)])
+    return f, y, v
+
+
+@pytest.mark.parametrize("name", losses.NAMED)
+def test_gradient_and_curvature_are_half_the_derivatives(name):
+    loss = losses.NAMED[name]()
+    f, y, v = drawn(loss)
+    step = 1e-6
+    slope = (loss.value(f + step * v, y) - loss.value(f - step * v, y)) / (2 * step)
+    torch.testing.assert_close((loss.gradient(f, y) * v).sum(1), slope / 2, rtol=1e-6, atol=1e-7)
+    change = (loss.gradient(f + step * v, y) - loss.gradient(f - step * v, y)) / (2 * step)
+    torch.testing.assert_close(loss.curvature(f, y, v), change, rtol=1e-5, atol=1e-7)
+    assert loss.value(f, y).shape == (400,) and loss.gradient(f, y).shape == f.shape
+
+
+@pytest.mark.parametrize("name", losses.NAMED)
+def test_no_curvature_is_above_the_largest_and_some_reach_it(name):
+    loss = losses.NAMED[name]()
+    f, y, v = drawn(loss)
+    bends = loss.curvature(f, y, v).norm(dim=1) / v.norm(dim=1)
+    assert (bends <= loss.largest_curvature * (1 + 1e-12)).all()
+    if loss.is_smooth:  # where values meet targets, and where two classes are equally likely
+        f[:] = y if loss.for_numbers else torch.tensor([0.0, 0.0, -40.0])
+        v[:] = torch.tensor([1.0, -1.0, 0.0])
+        reached = loss.curvature(f, y, v).norm(dim=1) / v.norm(dim=1)
+        torch.testing.assert_close(reached, torch.full_like(reached, loss.largest_curvature))
+
+
+@pytest.mark.parametrize("name", losses.NAMED)
+def test_a_loss_becomes_plain_data_and_comes_back(name):
+    loss = losses.NAMED[name]()
+    assert losses.resolve(losses.plain(loss)) == loss == losses.resolve(name) == losses.resolve(loss)
+    assert loss.for_numbers or loss.for_classes
+
+
+def test_losses_have_the_values_of_others():
+    f, y, _ = drawn(losses.Huber())
+    theirs = torch.nn.functional.huber_loss(f, y, reduction="none", delta=0.7).sum(1)
+    torch.testing.assert_close(losses.Huber(0.7).value(f, y), 2 * theirs)
+    torch.testing.assert_close(losses.Huber(1e9).value(f, y), losses.Square().value(f, y))
+    _, classes, _ = drawn(losses.Logistic())
+    theirs = torch.nn.functional.cross_entropy(f, classes, reduction="none")
+    torch.testing.assert_close(losses.Logistic().value(f, classes), theirs)
+    # the pinball loss, averaged over errors of ±width
+    errors = torch.linspace(-0.3, 0.3, 6001, dtype=torch.float64)
+    u = (y - f)[..., None] + errors
+    pinball = torch.maximum(0.8 * u, -0.2 * u).mean(-1).sum(1)
+    torch.testing.assert_close(losses.Quantile(0.8, width=0.3).value(f, y), pinball, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_a_loss_is_said():
+    for given, words in (
+        ("hubber", "Did you mean 'huber'"),
+        (3.0, "expected a name, or an object such as"),
+        ({"delta": 1.0}, "expected a name, or an object such as"),
+        ({"name": "huber", "width": 1.0}, "huber setting='width' is not known: expected one of 'delta'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            losses.resolve(given)
+    with pytest.raises(InputError, match="delta=0 was given, expected a number above 0"):
+        losses.Huber(0)
+    with pytest.raises(InputError, match=r"width=-1\.0 was given"):
+        losses.Quantile(width=-1.0)
+    with pytest.raises(InputError, match="quantile=90 was given, expected a number between 0 and 1"):
+        losses.Quantile(90)
+
+
+@pytest.mark.parametrize("loss", [losses.Square(), losses.Huber(30.0), losses.Quantile(0.9, width=5.0), losses.Logistic()], ids=repr)
+def test_within_a_source_a_loss_is_that_of_the_users_units(loss):
+    """The square of the scale falls out of the loss, as it does of the ridge."""
+    f, y, _ = drawn(loss)
+    if loss.for_numbers:
+        y = 37 * y + 1000
+        mean, scale = y.mean(0), y.std(0)
+    else:
+        mean, scale = y.mean(0), torch.ones(3, dtype=torch.float64)
+    source = ArraySource(torch.zeros(400, 1), y, mean=mean, scale=scale)
+    near = loss.within(source, f)
+    Y, _ = source.targets(torch.arange(400))
+    value = torch.stack([loss.value(*((f * scale + loss.intercept(mean, source))[:, [j]], y[:, [j]])) for j in range(3)], 1)
+    unit = scale if loss.name == "quantile" else scale**2
+    value = (value / unit).sum(1) if loss.for_numbers else loss.value(f + loss.intercept(mean), y)
+    torch.testing.assert_close(near.value(f, Y), value)
+    assert near.total_of_nothing(Y, torch.ones(400, 1)) == pytest.approx(near.value(torch.zeros_like(f), Y).sum().item())
+
+
+# ---- solvers of any smooth loss
+
+SMOOTH = [losses.Square(), losses.Logistic(), losses.Huber(0.3), losses.Quantile(0.9, width=0.3)]
+
+
+def smooth_problem(loss, **sizes):
+    problem = make_problem(**{"n": 200, "p": 200, "noise": 0.5, "weights": True, **sizes})
+    if not loss.for_numbers:
+        problem.Y = torch.nn.functional.one_hot(problem.Y.argmax(1), 3).double()
+    return problem
+
+
+def least_by_lbfgs(problem, value_of, ridge) -> torch.Tensor:
+    """(n, c) values of the minimiser, from the loss's values and automatic differentiation alone: f = Φβ, ‖f‖² = ‖β‖²."""
+    L = torch.linalg.cholesky(problem.kernel(problem.Z))
+    Phi = torch.linalg.solve_triangular(L, problem.kernel(problem.Z, problem.X), upper=False).T
+    beta = torch.zeros(Phi.shape[1], problem.Y.shape[1], dtype=torch.float64, requires_grad=True)
+    search = dict(max_iter=2000, max_eval=4000, tolerance_grad=1e-9, tolerance_change=0, history_size=50)
+    optimizer = torch.optim.LBFGS([beta], **search, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        value = (problem.w * value_of(Phi @ beta, problem.Y)).sum() + ridge * (beta * beta).sum()
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    assert beta.grad.norm() < 1e-5
+    return (Phi @ beta).detach()
+
+
+@pytest.mark.parametrize("loss", SMOOTH, ids=repr)
+def test_every_solver_of_smooth_losses_reaches_the_least(loss):
+    problem, ridge = smooth_problem(loss), 1.0
+    truth, K = least_by_lbfgs(problem, loss.within(problem.source, problem.X).value, ridge), problem.kernel(problem.X)
+    for solver, epochs, near in (
+        (EigenPro4(s=60, q=15, loss=loss), 60, 1e-3),
+        (EigenPro4(s=60, q=15, loss=loss, projection="carried", m=20, T=3), 60, 1e-3),
+        (EigenPro3(s=60, q=15, m=20, loss=loss), 40, 5e-2),
+        (EigenPro2(s=60, q=15, loss=loss), 100, 1e-3),
+        (EigenPro1(q=15, loss=loss), 100, 1e-3),
+        (Falkon(loss=loss, tolerance=1e-8), 40, 1e-6),
+    ):
+        done = problem.drive(solver, epochs=epochs, ridge=ridge, regression=loss.for_numbers)
+        assert done.ended is solvers.Ended.DONE and done.state.step_scale == 1, solver
+        distance = ((K @ done.state.alpha - truth).norm() / truth.norm()).item()
+        assert distance < near, (solver, distance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bandwidth", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("loss", SMOOTH[1:], ids=repr)
+def test_no_smooth_loss_diverges(loss, bandwidth, dtype):
+    problem = smooth_problem(loss, n=400, p=80, kernel=kernels.Laplacian(bandwidth))
+    for solver in (EigenPro4(s=20, q=5, loss=loss), EigenPro4(s=80, q=70, loss=loss), EigenPro3(s=20, q=5, loss=loss)):
+        done = problem.drive(solver, epochs=2, dtype=dtype, regression=loss.for_numbers)
+        assert done.ended is solvers.Ended.DONE and done.state.step_scale == 1
+        near, f = loss.within(problem.source, problem.X), problem.kernel(problem.X, problem.Z) @ done.state.alpha.double()
+        assert (problem.w * near.value(f, problem.Y)).sum() < near.total_of_nothing(problem.Y, problem.w[:, None])
+
+
+@pytest.mark.parametrize("loss", SMOOTH[1:], ids=repr)
+def test_ranks_train_any_smooth_loss_alike(loss):
+    settings = dict(epochs=2, ridge=0.1, regression=loss.for_numbers)
+    for solver in (EigenPro4(s=60, q=15, loss=loss, m=20, T=2), EigenPro3(s=60, q=15, m=20, loss=loss), EigenPro2(s=60, q=15, loss=loss)):
+        problem = smooth_problem(loss, p=200 if solver.every_row else 60)
+        alone = problem.solve(solver, **settings).alpha
+        parts = run_threads(3, lambda comm, solver=solver, problem=problem: problem.solve(solver, comm=comm, **settings).alpha)
+        together = torch.empty_like(alone)
+        for rank, part in enumerate(parts):
+            together[rank::3] = part
+        torch.testing.assert_close(together, alone, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", [losses.Huber(20.0), losses.Quantile(0.9, width=8.0)], ids=repr)
+def test_a_regression_is_that_of_the_users_units_and_weights(loss):
+    """Targets of mean 1000 and deviation 40. The intercept is the best constant; the quantile loss counts in deviations."""
+    g = np.random.default_rng(0)
+    X, w = g.normal(size=(150, 3)), g.integers(1, 5, 150).astype(float)
+    y = 1000 + 37 * (np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * g.normal(size=150))
+    model = KernelRegressor(kernel=kernels.Laplacian(2.0), ridge=3.0, solver=Falkon(loss, tolerance=1e-9, iterations=100)).fit(X, y, w)
+
+    weights, targets = torch.from_numpy(w), torch.from_numpy(y)[:, None]
+    total = lambda b: (weights * loss.value(torch.full_like(targets, b), targets)).sum().item()  # noqa: E731
+    best = minimize_scalar(total, bounds=(900, 1200), method="bounded", options={"xatol": 1e-9}).x
+    assert model.model_.intercept.item() == pytest.approx(best, rel=1e-7)
+    deviation = np.sqrt(np.average((y - np.average(y, weights=w)) ** 2, weights=w))
+    unit = deviation if loss.name == "quantile" else 1.0
+    problem = Problem(torch.from_numpy(X), targets - best, torch.from_numpy(X), kernels.Laplacian(2.0), weights)
+    truth = least_by_lbfgs(problem, lambda f, u: unit * loss.value(f, u), 3.0)[:, 0].numpy()
+    np.testing.assert_allclose(model.predict(X) - best, truth, atol=1e-4 * np.abs(truth).max())
+
+
+def test_falkon_and_eigenpro4_have_one_logistic_loss():
+    X, y = classes(300, 3)
+    kernel, weight = kernels.Laplacian(2.0), np.where(y == 1, 2.0, 1.0)
+    settings = dict(kernel=kernel, centers=X[:60], ridge=0.5, validation_fraction=0.0, random_state=0)
+    falkon = KernelClassifier(solver=Falkon("logistic", tolerance=1e-8, iterations=30), **settings).fit(X, y, weight)
+    eigenpro4 = KernelClassifier(solver=EigenPro4(loss="logistic"), epochs=60, **settings).fit(X, y, weight)
+    np.testing.assert_allclose(eigenpro4.predict_proba(X), falkon.predict_proba(X), atol=2e-3)
+    assert eigenpro4.temperature_ == 1.0 and eigenpro4.plan_.solver == "eigenpro4"
+    torch.testing.assert_close(eigenpro4.model_.intercept, falkon.model_.intercept)
+
+
+def with_noise(n, g, scale=0.5):
+    X = g.normal(size=(n, 4))
+    truth = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    return X, truth, truth + scale * g.normal(size=n)
+
+
+@pytest.mark.parametrize("solver", [EigenPro4, EigenPro2, Falkon])
+@pytest.mark.parametrize("loss", ["huber", losses.Huber(delta=1.0)], ids=repr)
+def test_outliers_do_not_move_a_huber_fit(solver, loss):
+    g = np.random.default_rng(0)
+    X, _, y = with_noise(1500, g)
+    T, truth, _ = with_noise(1000, g)
+    bad = g.random(1500) < 0.1
+    y[bad] += 50 * np.abs(g.normal(size=bad.sum()))
+    errors = []
+    for given in ("square", loss):
+        centers = None if solver is EigenPro2 else 300
+        model = KernelRegressor(kernel=kernels.Laplacian(4.0), n_centers=centers, solver=solver(loss=given), ridge=1.0, random_state=0)
+        errors.append(np.mean((model.fit(X, y).predict(T) - truth) ** 2))
+    assert errors[1] < 0.25 * truth.var() < 4 * truth.var() < errors[0]
+
+
+@pytest.mark.parametrize("solver", [EigenPro4, Falkon])
+@pytest.mark.parametrize("quantile", [0.9, 0.25])
+def test_a_quantile_covers_its_share_of_fresh_rows(solver, quantile):
+    g = np.random.default_rng(0)
+    X, _, y = with_noise(4000, g)
+    T, _, fresh = with_noise(4000, g)
+    model = KernelRegressor(
+        kernel=kernels.Laplacian(4.0), n_centers=300, solver=solver(loss=losses.Quantile(quantile)), ridge=1.0, random_state=0
+    )
+    above = 1e6 * model.fit(X, 1e-6 * y).predict(T)  # in any unit
+    assert np.mean(fresh < above) == pytest.approx(quantile, abs=0.03)
+    assert np.corrcoef(above, fresh)[0, 1] > 0.7  # and it is no constant
+
+
+def test_rows_of_the_same_x_are_not_averaged_where_that_is_another_loss():
+    """Two places with a hundred different targets each: their quantiles, not the quantile of two means."""
+    g = np.random.default_rng(0)
+    X, y = np.repeat([[0.0], [5.0]], 200, axis=0), np.concatenate([g.normal(size=200), 10 + 3 * g.normal(size=200)])
+    for loss, want in ((losses.Quantile(0.9, width=0.02), lambda part: np.quantile(part, 0.9)), ("huber", np.median)):
+        solver = Falkon(loss=loss, tolerance=1e-6, iterations=100)
+        model = KernelRegressor(kernel=kernels.Gaussian(1.0), centers=np.array([[0.0], [5.0]]), ridge=1e-3, solver=solver).fit(X, y)
+        np.testing.assert_allclose(model.predict([[0.0], [5.0]]), [want(y[:200]), want(y[200:])], atol=0.35)
+        twice = KernelRegressor(kernel=kernels.Gaussian(1.0), centers=np.array([[0.0], [5.0]]), ridge=2e-3, solver=solver)
+        same = twice.fit(np.concatenate([X, X]), np.concatenate([y, y])).predict([[0.0], [5.0]])
+        np.testing.assert_allclose(same, model.predict([[0.0], [5.0]]), rtol=1e-6)
+
+
+# ---- who takes which
+
+
+def test_the_page_of_solvers_says_who_takes_which_loss():
+    page = (Path(__file__).parent.parent / "docs" / "solvers.md").read_text(encoding="utf-8")
+    table = page[page.index("| loss |") :].split("\n\n")[0].splitlines()[2:]
+    said = {row.split("|")[1].strip(' `"'): set(re.findall(r"`(\w+)`", row.split("|")[3])) for row in table}
+    takes = {
+        name: {type(s).__name__ for s in (known() for known in solvers.NAMED.values()) if s.takes(loss())}
+        for name, loss in losses.NAMED.items()
+    }
+    assert said == takes
+
+
+@pytest.mark.parametrize("name", losses.NAMED)
+def test_a_loss_that_a_solver_does_not_take_is_said_in_a_sentence(name):
+    X, y = classes(100, 2)
+    loss = losses.NAMED[name]()
+    estimator, target = (KernelRegressor, y.astype(float)) if loss.for_numbers else (KernelClassifier, y)
+    for kind in (EigenPro4, EigenPro3, EigenPro2, EigenPro1, Falkon):
+        model = estimator(kernel=kernels.Laplacian(2.0), solver=kind(loss=loss), ridge=0.1, epochs=1, random_state=0)
+        if kind().takes(loss):
+            model.fit(X, target)
+            continue
+        with pytest.raises(InputError, match=re.escape(f"loss={loss!r} was given, but solver={kind.name!r} as set takes 'square', 'log")):
+            model.fit(X, target)
+    if name != "square":
+        for solver in (EigenPro4(recipe="paper", loss=name), EigenPro3(recipe="paper", loss=name)):
+            with pytest.raises(InputError, match="as set takes 'square'; use one"):
+                estimator(kernel=kernels.Laplacian(2.0), solver=solver).fit(X, target)
+
+
+def test_losses_of_numbers_refuse_classes():
+    X, y = classes()
+    for loss in ("huber", losses.Quantile(0.9)):
+        assert not EigenPro4(loss=loss).for_classes
+        with pytest.raises(InputError, match="is one of numbers; use KernelRegressor, or loss='logistic'"):
+            KernelClassifier(solver=EigenPro4(loss=loss), kernel=kernels.Laplacian(2.0)).fit(X, y)
+    assert EigenPro4(loss="logistic").for_classes and Pegasos().for_classes and not EigenPro4().for_classes
+
+
+# ---- stored, and from a file of settings
+
+
+@pytest.mark.parametrize("solver", [EigenPro4(s=40, q=8, loss=losses.Huber(delta=0.7)), Falkon(loss=losses.Quantile(0.9))], ids=repr)
+def test_a_loss_survives_saving_and_a_stored_plan(tmp_path, solver):
+    g = np.random.default_rng(0)
+    X, _, y = with_noise(300, g)
+    settings = dict(kernel=kernels.Laplacian(3.0), n_centers=60)
+    model = KernelRegressor(**settings, solver=solver, ridge=0.5, epochs=3, random_state=0).fit(X, y)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert again.solver.loss == solver.loss and repr(again.solver) == repr(solver)
+    assert solvers.loss_of(again.plan_) == solver.loss and Plan.from_dict(again.plan_.to_dict()) == model.plan_
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    repeated = KernelRegressor(**settings, solver=again.plan_, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(repeated.predict(X), model.predict(X))
+    with pytest.raises(InputError, match="partial_fit goes on with the square loss"):
+        again.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("kind", [EigenPro4, EigenPro3, EigenPro2, Falkon])
+def test_a_run_with_another_loss_resumes_to_the_same_bits(tmp_path, kind):
+    g = np.random.default_rng(0)
+    X, _, y = with_noise(300, g)
+    settings = dict(kernel=kernels.Laplacian(3.0), ridge=0.5, epochs=4, random_state=0, n_centers=None if kind is EigenPro2 else 60)
+    solver = kind(loss=losses.Huber(delta=0.7), **({"tolerance": 0} if kind is Falkon else {}))
+    whole = KernelRegressor(**settings, solver=solver).fit(X, y)
+    run = dict(checkpoint=tmp_path / "run", checkpoint_every=0, resume=True)
+    KernelRegressor(**settings, **run, solver=solver, callbacks=lambda event: event.kind == "epoch" and event.epoch == 2).fit(X, y)
+    resumed = KernelRegressor(**settings, **run, solver=solver).fit(X, y)
+    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
+    with pytest.raises(ValueError, match="is of a run with solver"):
+        KernelRegressor(**settings, **run, solver=kind(loss="huber")).fit(X, y)
+
+
+def test_a_file_of_settings_may_name_a_loss():
+    made = estimator_arguments({"solver": {"name": "eigenpro4", "loss": "huber"}})["solver"]
+    assert solvers.loss_of(made) == losses.Huber()
+    made = estimator_arguments({"solver": {"name": "falkon", "loss": {"name": "quantile", "quantile": 0.9}}})["solver"]
+    assert solvers.loss_of(made) == losses.Quantile(0.9)
+    with pytest.raises(InputError, match="loss = 3 was given, expected"):
+        estimator_arguments({"solver": {"name": "eigenpro4", "loss": 3}})
 
 
 # ---- hinge

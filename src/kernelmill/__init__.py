@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from . import callbacks, kernels, solvers
+    from . import callbacks, kernels, losses, solvers
     from .data import Columns
     from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError, RankError
     from .estimators import KernelClassifier, KernelRegressor, load
@@ -35,7 +35,7 @@ _HOMES = {
     "load": "estimators",
     "plan": "solvers",
 }
-_ROOMS = ("callbacks", "kernels", "solvers")
+_ROOMS = ("callbacks", "kernels", "losses", "solvers")
 
 __all__ = [
     "CheckpointError",
@@ -54,6 +54,7 @@ __all__ = [
     "callbacks",
     "kernels",
     "load",
+    "losses",
     "plan",
     "solvers",
 ]

@@ -182,7 +182,7 @@ class Pass:
             V = V + more()
             now[place] += r[own] - MF[own] @ V
             now = comm.all_sum(now)
-            step, left = self.solved(start // self.m, Z_j, now) if self.steps is None else self.stepped(start, stop, own, Z_j, now)
+            step, left = self.solved(start // self.m, Z_j, now) if self.steps is None else self.stepped(start, stop, own, Z_j, now, V)
             delta[own] = step[place]
             r[before] -= transposed_product(K_jZ, step)
             r[own] = left[place] + MF[own] @ V
@@ -215,10 +215,14 @@ class Pass:
             both = self.comm.all_sum(both)
         return both[:, : now.shape[1]], both[:, now.shape[1] :]
 
-    def stepped(self, start: int, stop: int, own: slice, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
+    def downhill(self, start: int, stop: int, own: slice, now: Tensor, V: Tensor) -> Tensor:
+        """What a step of EigenPro 2 on this batch goes along: what is left of the targets."""
+        return now
+
+    def stepped(self, start: int, stop: int, own: slice, Z_j: Points, now: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
         """A step of EigenPro 2 on this batch, and what it leaves."""
         assert self.steps is not None
-        step = self.steps[start:stop, None] * now
+        step = self.steps[start:stop, None] * self.downhill(start, stop, own, now, V)
         left = now - self.K.dense(Z_j, Z_j) @ step
         if self.shift is not None:
             left -= gather(self.comm, self.shift[own], start, stop)[:, None] * step

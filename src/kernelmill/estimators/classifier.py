@@ -19,7 +19,9 @@ from ..errors import InputError
 from ..learning import Fitted, Held, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, merge
 from ..learning.streaming import Chunk, remember
+from ..losses import Values
 from ..ops import in_own_modes
+from ..solvers import loss_of
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS
 from .base import Job, KernelEstimator, Opened, first_chunk
@@ -243,7 +245,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if len(keep) > MERGE_ROWS:
             return Rows(X, codes, w, units, codes, held, None if len(keep) == len(X) else keep, encoder)
         one_hot = torch.nn.functional.one_hot(codes[keep], len(self.classes_)).double()
-        X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep])
+        X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep], loss_of(self.solver).averages)
         return Rows(X, Y.to(dtype), w, units, Y.argmax(1), held, None, encoder)
 
     def _shares(self, y: Tensor, w: Tensor, keep: Tensor | None) -> Tensor:
@@ -313,9 +315,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             found = calibrate(values, self._one_hot(held.y), held.w, shares)
             self.confusion_ = confusion(found.logits(values), held.y, c)
             return found
-        if fitted.loss == "logistic":  # probabilities are what it learned
+        values_are = loss_of(self.solver).values
+        if values_are is Values.LOGITS:  # probabilities are what it learned
             return Calibration.none(c)
-        if fitted.loss == "hinge":  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
+        if values_are is Values.MARGINS:  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
             return calibrate(self._no_grad_values(X), self._one_hot(y), w, shares)
         if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
             used = torch.nonzero(w > 0)[:, 0]

@@ -16,6 +16,7 @@ from ..learning import Held, Rows, learn
 from ..learning.rows import MERGE_ROWS, merge, squares, units_of
 from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
+from ..solvers import loss_of
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import in_seconds
 from .validation import check_weights, on_host, split_rows, too_large
@@ -130,7 +131,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         if len(keep) > MERGE_ROWS:
             return Rows(X, Y, w, units, None, held, None if len(keep) == len(X) else keep, encoder)
         before = squares(Y[keep], w[keep], units)
-        X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep])
+        X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep], loss_of(self.solver).averages)
         scatter = (before - squares(Y, w, units)).clamp(min=0)
         return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder)
 

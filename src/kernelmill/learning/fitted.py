@@ -48,7 +48,7 @@ class Blueprint:
     @classmethod
     def of(cls, task: Task, design: Design) -> Blueprint:
         given = task.data.rows.units
-        units = Units(task.solver.intercept(given.mean), given.scale)
+        units = Units(task.solver.intercept(given.mean, task.data.source), given.scale)
         return cls(design.kernel, design.centers.Z, units, design.plan, task.team, design.constants)
 
     def weights(self, alpha: Tensor) -> Tensor:

@@ -182,15 +182,19 @@ def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
     return (w[:, None].double() * ((Y.double() - units.mean) / units.scale) ** 2).sum(0)
 
 
-def merge(X: Tensor, Y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def merge(X: Tensor, Y: Tensor, w: Tensor, average: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of the same X become one: weights add up, targets are averaged.
 
     The least-squares problem is the same, K(X,X) is not singular, leaving one out leaves out its
-    copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone.
+    copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone. `average`: whether
+    the loss allows it (`Loss.averages`); else only rows of the same X and Y become one.
     """
     keep = w > 0
     X, Y, w = X[keep], Y[keep], w[keep]
     X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
+    if not average:
+        both, Y, w = merge(torch.cat([X.double(), Y.double()], 1), Y, w)
+        return both[:, : X.shape[1]].to(X.dtype), Y, w
     unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
     group = torch.from_numpy(np.asarray(inverse).reshape(-1))
     weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)

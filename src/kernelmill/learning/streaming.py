@@ -99,7 +99,7 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
     require_whole(model, "partial_fit")
     if model.uncertainty is not None:
         raise InputError("partial_fit cannot go on with a Gaussian process; fit it again with all rows.")
-    _require_square(before.plan)
+    _require_square(request, before.plan)
     X = chunk.X
     chunk = chunk._replace(Y=chunk.Y.double() - model.intercept.cpu().double())
     model.constants = still_constant(model.constants, X[chunk.w.to(X.device) > 0])
@@ -108,12 +108,12 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
     return _by_steps(request, before, chunk, around)
 
 
-def _require_square(plan: Plan) -> None:
-    if plan.solver not in solvers.NAMED:
-        return
-    loss = solvers.NAMED[plan.solver](**(plan.settings or {})).loss_name
-    if loss != "square":
-        raise InputError(f"partial_fit goes on with the square loss, and this model was fitted with the {loss} loss; fit it anew.")
+def _require_square(request: Request, plan: Plan) -> None:
+    """Of the model so far, and of the solver that would go on with it."""
+    given = [request.solver, plan] if plan.solver in solvers.NAMED else [request.solver]
+    for loss in (solvers.loss_of(one).name for one in given):
+        if loss != "square":
+            raise InputError(f"partial_fit goes on with the square loss, and this model has the {loss} loss; fit it anew.")
 
 
 def require_whole(model: KernelModel, what: str) -> None:

@@ -157,7 +157,10 @@ def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     held = [(row["epoch"], row["validation_score"]) for row in history if "validation_score" in row]
     curves: dict[str, charts.Plot | None] = {"loss": None, "scores": None}
     if loss:
-        curves["loss"] = charts.curve(loss, name, "mean squared residual", log_y=True)
+        given = (plan.settings or {}).get("loss", "square")
+        squares = given == "square" and plan.solver != "pegasos"
+        what = "mean squared residual" if squares else "mean loss"
+        curves["loss"] = charts.curve(loss, name, what, log_y=True)
     if len(held) > 1:
         curves["scores"] = charts.curve(held, name, "score on rows kept out")
     return curves

@@ -14,7 +14,7 @@ from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
 from .pegasos import Pegasos
-from .registry import NAMED, resolve
+from .registry import NAMED, loss_of, resolve
 from .sgpr import SGPR
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Candidate",
     "Forecast",
     "affordable",
+    "loss_of",
     "forecast",
     "plan",
     "predicted",

@@ -96,7 +96,7 @@ class Forecast:
 
 def predicted(solver: Solver, base: Plan) -> Plan:
     """The solver's plan, with seconds."""
-    plan = solver.plan(replace(base, solver=solver.name, settings=solver.get_params()))
+    plan = solver.plan(replace(base, solver=solver.name, settings=solver.settings()))
     return plan if plan.rates is None else replace(plan, seconds=solver.seconds(plan, plan.rates))
 
 

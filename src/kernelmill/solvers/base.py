@@ -12,10 +12,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from .. import losses
 from ..data import Source
 from ..distributed.team import Communicator
-from ..errors import KernelmillError
+from ..errors import InputError, KernelmillError
 from ..kernels import Kernel
+from ..losses import Loss
 from ..params import Settings
 from ..planning.machine import Rates
 from ..planning.plan import Plan
@@ -40,7 +42,7 @@ class Event:
     rows: int  # rows seen so far, of rows_total
     rows_total: int
     seconds: float
-    loss: float | None = None  # mean weighted squared residual of the rows since the last event, each before its own step
+    loss: float | None = None  # mean weighted loss of the rows since the last event, each before its own step; squared residuals, mostly
     eta: float | None = None
     note: str = ""
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
@@ -49,7 +51,7 @@ class Event:
     score: float | None = None  # of held-out rows, after an epoch
 
 
-MAX_GROWTH = 1.5  # residuals may be this many times as large as the targets (predicting 0 gives 1) before a run steps back
+MAX_GROWTH = 1.5  # times the loss of predicting a constant that rows may have before a run steps back
 
 OnEvent = Callable[[Event], bool]  # True asks the run to stop
 
@@ -163,7 +165,7 @@ class Solver(Settings, ABC):
     needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
     every_row = False  # its centers are the rows, in the rows' order
     subsamples = False  # takes its subsample from the first centers, which must then be in random order
-    loss_name = "square"
+    loss: losses.Given = "square"  # what it makes small; of some a setting
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
     criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
     sharded = False  # its work and memory are shared by all ranks; else rank 0 does it while the others wait
@@ -174,13 +176,26 @@ class Solver(Settings, ABC):
         """How many centers where nobody said."""
         return n if self.every_row else min(n, 10_000 if n <= 50_000 else 20_000)
 
+    def takes(self, loss: Loss) -> bool:
+        """Whether it can minimise this loss."""
+        return loss.name == self.loss_name
+
+    @property
+    def loss_name(self) -> str:
+        return losses.resolve(self.loss).name
+
     @property
     def for_classes(self) -> bool:
-        return self.loss_name != "square"
+        """Whether it has no use for numbers."""
+        return not losses.resolve(self.loss).for_numbers
 
-    def intercept(self, mean: Tensor) -> Tensor:
-        """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets."""
-        return mean
+    def intercept(self, mean: Tensor, source: Source | None = None) -> Tensor:
+        """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets of `source`."""
+        return losses.resolve(self.loss).intercept(mean, source)
+
+    def settings(self) -> dict[str, Any]:
+        """Its parameters as a plan keeps them: plain data."""
+        return {name: losses.plain(value) if isinstance(value, Loss) else value for name, value in self.get_params().items()}
 
     def start_from(self, plan: Plan, alpha: Tensor) -> State | None:
         """The state to go on from with the weights of a fitted model."""
@@ -226,7 +241,18 @@ def check_finite(values: Tensor | None, plan: Plan) -> None:
         raise NotFinite(f"solver={plan.solver!r} left the range of {plan.precision}: its numbers are no longer finite; {wider}.")
 
 
-def target_energy(source: Source) -> float:
-    """Mean weighted squared target, from up to 10,000 rows evenly spread over the data."""
-    Y, w = source.targets(torch.linspace(0, source.n - 1, min(source.n, 10_000), dtype=torch.float64).round().long())
-    return ((w[:, None] * Y * Y).sum() / w.sum()).item()
+def check_loss(solver: Solver, base: Plan) -> Loss:
+    """The loss of a solver, or the error that says which ones it takes, and of which targets."""
+    loss = losses.resolve(solver.loss)
+    if not solver.takes(loss):
+        taken = ", ".join(repr(name) for name, known in losses.NAMED.items() if solver.takes(known()))
+        raise InputError(f"loss={solver.loss!r} was given, but solver={solver.name!r} as set takes {taken}; use one, or another solver.")
+    if not loss.for_classes and not base.regression:
+        raise InputError(f"loss={solver.loss!r} is one of numbers; use KernelRegressor, or loss='logistic' for classes.")
+    return loss
+
+
+def target_energy(source: Source, loss: Loss, like: Tensor) -> float:
+    """The mean loss of predicting nothing, from up to 10,000 rows evenly spread over the data. `loss` is within the source's units."""
+    Y, w = (part.to(like) for part in losses.sample(source))
+    return (loss.total_of_nothing(Y, w) / w.sum()).item()

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from .. import losses
 from ..distributed.team import gather, shard
 from ..errors import InputError
+from ..losses import Loss
 from ..planning.arguments import whole
 from ..planning.machine import Rates
 from ..planning.plan import Plan, every_row_needed
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
-from .base import MAX_GROWTH, Diverged, Offer, Problem, Report, Setup, Solver, State
+from .base import MAX_GROWTH, Diverged, Offer, Problem, Report, Setup, Solver, State, check_loss
 from .eigenpro_costs import eigenpro2_seconds
 from .eigenpro_setup import first, fresh_rows, on_centers, product
 from .eigenpro_sizes import eigenpro_sizes, with_step
@@ -26,17 +28,41 @@ from .eigenpro_sizes import eigenpro_sizes, with_step
 
 @dataclass
 class PassState(State):
-    r: Tensor = field(kw_only=True)  # (n, c) what is left of the targets
+    r: Tensor = field(kw_only=True)  # (n, c) what (K + λ/w) α leaves of the targets
+
+
+@dataclass(frozen=True)
+class LossPass(Pass):
+    """A pass down another loss than the square: r gives the values too, f = Y − r − λα/w, and a step goes along −gradient(f) − λα/w."""
+
+    loss: Loss = field(kw_only=True)
+    Y: Tensor = field(kw_only=True)  # (n, c) on every rank
+    alpha: Tensor = field(kw_only=True)  # (n, c) weights before the pass, this rank's rows
+
+    def downhill(self, start: int, stop: int, own: slice, now: Tensor, V: Tensor) -> Tensor:
+        assert self.shift is not None
+        alpha, head = self.alpha[own].clone(), self.F[own]
+        alpha[: len(head)] += head @ V  # rows of the subsample have their share of the preconditioner's part
+        held = gather(self.comm, self.shift[own, None] * alpha, start, stop)
+        Y = self.Y[start:stop]
+        return -self.loss.gradient(Y - now - held, Y) - held
 
 
 @dataclass(frozen=True)
 class Passes(Setup):
-    """One epoch as a pass over the rows, its steps at full scale, and Σ y² of the targets."""
+    """One epoch as a pass over the rows, its steps at full scale, and what `size` is of predicting nothing."""
 
     plan: Plan
     epoch: Pass
     steps: Tensor
     energy: float
+
+    def epoch_from(self, state: PassState) -> Pass:
+        return replace(self.epoch, steps=state.step_scale * self.steps)
+
+    def size(self, alpha: Tensor, r: Tensor) -> Tensor:
+        """What is left to be made small, on this rank's rows."""
+        return (r * r).sum()
 
     def leaner(self) -> Passes:
         if not self.epoch.keep:
@@ -44,14 +70,31 @@ class Passes(Setup):
         return replace(self, epoch=replace(self.epoch, keep=False))
 
 
+@dataclass(frozen=True)
+class LossPasses(Passes):
+    """The same with another loss than the square. `size` is its sum, with weights w, at the values f = Y − r − λα/w."""
+
+    epoch: LossPass
+    w: Tensor  # (n,) and
+    shift: Tensor  # (n,) λ/w of this rank's rows
+
+    def epoch_from(self, state: PassState) -> Pass:
+        return replace(self.epoch, steps=state.step_scale * self.steps, alpha=state.alpha)
+
+    def size(self, alpha: Tensor, r: Tensor) -> Tensor:
+        Y = self.epoch.Y[shard(self.epoch.comm)]
+        return (self.w * self.epoch.loss.value(Y - r - self.shift[:, None] * alpha, Y)).sum()
+
+
 @dataclass(eq=False)
 class EigenPro2(Solver):
-    """s: subsample rows; q: eigenvectors; m: batch. An epoch evaluates n²/2 kernel values. The default five
-    epochs bring the loss to within a tenth of the targets' variance of the direct solution's."""
+    """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`. An epoch evaluates n²/2 kernel values. The default
+    five epochs bring the loss to within a tenth of the targets' variance of the direct solution's."""
 
     s: int | None = None
     q: int | None = None
     m: int | None = None
+    loss: losses.Given = "square"
     name = "eigenpro2"
     state = PassState
     needs_ridge = True
@@ -59,9 +102,13 @@ class EigenPro2(Solver):
     sharded = True
     subsamples = True
 
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth
+
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)
         whole("m", self.m, 1)
+        check_loss(self, base)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection="carried", control_variate=False)
 
     def seconds(self, plan: Plan, rates: Rates) -> float:
@@ -72,7 +119,7 @@ class EigenPro2(Solver):
         return [Offer("eigenpro2", cls(), sizes)] if sizes.every_row else []
 
     def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
-        return prepare_passes(problem, plan, state, self.m)
+        return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
 
     def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
         return epochs(problem, setup, state)
@@ -80,11 +127,12 @@ class EigenPro2(Solver):
 
 @dataclass(eq=False)
 class EigenPro1(Solver):
-    """q: eigenvectors of K(X,X) that are brought down; m: batch. Takes n² memory and n³ operations once. With the
-    default epochs as near to the direct solution as EigenPro2."""
+    """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`. Takes n² memory and n³ operations once.
+    With the default epochs as near to the direct solution as EigenPro2."""
 
     q: int | None = None
     m: int | None = None
+    loss: losses.Given = "square"
     name = "eigenpro1"
     state = PassState
     needs_ridge = True
@@ -92,9 +140,13 @@ class EigenPro1(Solver):
     sharded = True
     subsamples = True  # each batch is one of all rows: rows that come sorted would need a smaller step
 
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth
+
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)
         whole("m", self.m, 1)
+        check_loss(self, base)
         whole("q", self.q, 0)
         if self.q is not None and self.q >= base.n:
             raise InputError(f"q={self.q} was given for {base.n} rows: expected q below the number of rows.")
@@ -107,20 +159,20 @@ class EigenPro1(Solver):
         return plan
 
     def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
-        return prepare_passes(problem, plan, state, self.m)
+        return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
 
     def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
         return epochs(problem, setup, state)
 
 
-def prepare_passes(problem: Problem, plan: Plan, state: PassState | None, m: int | None) -> tuple[Passes, PassState]:
+def prepare_passes(problem: Problem, plan: Plan, state: PassState | None, m: int | None, loss: Loss) -> tuple[Passes, PassState]:
     """Z holds the source's rows in the source's order, this rank's share."""
     source, comm, generator = problem.source, problem.comm, problem.generator
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
     X_s = first(comm, points, plan.s or 0)
     begun_before = plan.eta is not None and plan.tau is None  # a plan of before the ridge set a level
-    level = 0.0 if begun_before else plan.ridge * len(X_s) / plan.n
+    level = 0.0 if begun_before else plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
     pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
     M, k = on_centers(K, points, X_s, pre.F)
     k_X = gather(comm, k, 0, plan.p)
@@ -129,18 +181,25 @@ def prepare_passes(problem: Problem, plan: Plan, state: PassState | None, m: int
         plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, tau=pre.tau, lambda_top=spectrum.lambda_top)
     targets, weights = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
     Y, shift = targets[shard(comm)].clone(), plan.ridge / weights[shard(comm)]  # the ridge makes it (K + λ/w) α = y
-    steps = 1 / (1 / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / weights)
-    epoch = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps, shift=shift)
-    energy = comm.all_sum((Y * Y).sum()).item()
-    return Passes(plan, epoch, steps, energy), state or PassState(plan, torch.zeros_like(Y), r=Y.clone())
+    near, zeros = loss.within(source, k_X), torch.zeros_like(Y)
+    steps = 1 / (near.largest_curvature / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / weights)
+    parts = K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps
+    if loss.name == "square":
+        setup = Passes(plan, Pass(*parts, shift=shift), steps, 0.0)
+    else:
+        epoch = LossPass(*parts, shift=shift, loss=near, Y=targets, alpha=zeros)
+        setup = LossPasses(plan, epoch, steps, 0.0, weights[shard(comm)], shift)
+    energy = comm.all_sum(setup.size(zeros, Y)).item()
+    return replace(setup, energy=energy), state or PassState(plan, zeros, r=Y.clone())
 
 
 def epochs(problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
     plan = setup.plan
     while state.epoch < plan.epochs:
-        delta, left = replace(setup.epoch, steps=state.step_scale * setup.steps)(state.r)
-        size = problem.comm.all_sum((left * left).sum()).item()
+        delta, left = setup.epoch_from(state)(state.r)
+        alpha = state.alpha + delta
+        size = problem.comm.all_sum(setup.size(alpha, left)).item()
         if not size <= MAX_GROWTH * setup.energy:
             raise Diverged
-        state = replace(state, alpha=state.alpha + delta, r=left, epoch=state.epoch + 1, loss=size / plan.n)
+        state = replace(state, alpha=alpha, r=left, epoch=state.epoch + 1, loss=size / plan.n)
         yield Report("epoch", state, state.loss)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .. import losses
 from ..data import Batch
 from ..distributed.team import Communicator, count, shard
+from ..losses import Loss
 from ..planning.arguments import whole
 from ..planning.plan import Plan
 from ..preconditioner import OVERSTEP, diagonal, row_steps
-from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, target_energy
+from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, check_loss, target_energy
 from .eigenpro_setup import Setup, measured, printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import ProjectedState
@@ -25,7 +27,7 @@ REPORT_VALUES = 10**11
 
 @dataclass(eq=False)
 class EigenPro3(Solver):
-    """s, q, m, projection and recipe as in EigenPro4. Each step costs a projection: O(p²) a batch. With the default
+    """s, q, m, projection, recipe and loss as in EigenPro4. Each step costs a projection: O(p²) a batch. With the default
     epochs as near to the direct solution as EigenPro4."""
 
     s: int | None = None
@@ -33,21 +35,29 @@ class EigenPro3(Solver):
     m: int | None = None
     projection: str = "auto"
     recipe: str = "measured"
+    loss: losses.Given = "square"
     name = "eigenpro3"
     state = ProjectedState
     subsamples = True
     sharded = True
 
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth if self.recipe == "measured" else loss.name == "square"
+
     def plan(self, base: Plan) -> Plan:
         whole("m", self.m, 1)
+        check_loss(self, base)
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
 
     def prepare(self, problem: Problem, plan: Plan, state: ProjectedState | None) -> tuple[Setup, ProjectedState]:
-        setup = (printed if plan.recipe == "paper" else measured)(problem, plan, self.m, 1)
+        if plan.recipe == "paper":
+            setup = printed(problem, plan, self.m, 1)
+        else:
+            setup = measured(problem, plan, self.m, 1, losses.resolve(self.loss))
         K, plan = setup.K, setup.plan
         state = state or ProjectedState.of(plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device))
-        state.energy = state.energy or target_energy(problem.source)
+        state.energy = state.energy or target_energy(problem.source, setup.loss, state.alpha)
         return setup, state
 
     def rounds(self, problem: Problem, setup: Setup, state: ProjectedState) -> Iterator[Report]:
@@ -76,21 +86,23 @@ class EigenPro3(Solver):
 
 def step(batch: Batch, eta: float, state: ProjectedState, setup: Setup, comm: Communicator, room: Tensor | None) -> None:
     """One step and its projection, in place."""
-    K, Z, X_s, F, plan = setup.K, setup.Z, setup.X_s, setup.F, setup.plan
+    K, Z, X_s, F, plan, loss = setup.K, setup.Z, setup.X_s, setup.F, setup.plan, setup.loss
     own_s, m = count(comm, len(X_s)), len(batch)
     X_m, Y_m, w_m = K.points(batch.X), batch.Y.to(state.alpha), batch.w.to(state.alpha)[:, None]
     K_mZ = K.block(X_m, Z, room)
-    e = comm.all_sum(K_mZ @ state.alpha) - Y_m
+    f = comm.all_sum(K_mZ @ state.alpha)
+    e = loss.gradient(f, Y_m)
     K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
-    limit = OVERSTEP * state.step_scale if plan.recipe == "measured" else float("inf")
-    g = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * (w_m * e)
-    v = F.T @ (K_ms.T @ g)
+    limit = OVERSTEP * state.step_scale / loss.largest_curvature if plan.recipe == "measured" else float("inf")
+    g = w_m * e
+    step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * g
+    v = F.T @ (K_ms.T @ step)
     if plan.ridge:
         rho = eta * plan.ridge * m / plan.n
         v = v + rho * (F.T @ comm.all_sum(K.matmul(X_s, Z, state.alpha)))
         state.alpha *= 1 - rho
         state.r *= 1 - rho
-    h = -(K_mZ.T @ g)
+    h = -(K_mZ.T @ step)
     if setup.nested:
         state.alpha[:own_s] += F[shard(comm)] @ v
     else:
@@ -98,5 +110,5 @@ def step(batch: Batch, eta: float, state: ProjectedState, setup: Setup, comm: Co
     theta, state.r = setup.project(state.r + h)
     state.alpha += theta
     state.position += m
-    state.epoch_loss += (w_m * e * e).sum().item()
+    state.epoch_loss += loss.total(f, Y_m, w_m, e, g).item()
     state.epoch_weight += w_m.sum().item()

@@ -2,7 +2,7 @@
 
 `rounds` and `steps` are the paper's Algorithm 1: T steps, then one projection. docs/algorithm.md measures what differs from the print: the
 subsample is drawn from the centers, so that the preconditioner stays inside their span; step and batch are measured on fresh rows; the step
-falls linearly to zero; and from the second epoch on each row's last residual is subtracted from its new one, so that label noise no longer
+falls linearly to zero; and from the second epoch on each row's last gradient is subtracted from its new one, so that label noise no longer
 drives the steps (a control variate, control.py). Who has which row is shards.py's business; the paper's own recipe is in paper.py.
 """
 
@@ -15,12 +15,14 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from .. import losses
 from ..data import Batch
+from ..losses import Loss
 from ..planning.arguments import whole
 from ..planning.machine import Rates
 from ..planning.plan import Plan
 from ..preconditioner import row_steps
-from .base import Diverged, Offer, Problem, Report, Solver
+from .base import Diverged, Offer, Problem, Report, Solver, check_loss
 from .control import NoControl, NoRidge, control_of, ridge_of
 from .eigenpro_costs import eigenpro4_seconds
 from .eigenpro_setup import Setup, measured, printed, step_now
@@ -33,7 +35,8 @@ from .shards import Shards
 @dataclass(eq=False)
 class EigenPro4(Solver):
     """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection: "auto", "cholesky", "carried" or
-    "one_pass"; control_variate: subtract last residuals from the second epoch on. None: the plan decides, or it is measured.
+    "one_pass"; control_variate: subtract last gradients from the second epoch on; loss: any smooth one of `losses`. None: the plan decides,
+    or it is measured.
 
     It ends after its epochs, which regularise: five, the default below a million rows, bring the loss on the training rows to within a
     tenth of the targets' variance of the direct solution's."""
@@ -45,6 +48,7 @@ class EigenPro4(Solver):
     projection: str = "auto"
     control_variate: bool | None = None
     recipe: str = "measured"
+    loss: losses.Given = "square"
     name = "eigenpro4"
     state = EigenPro4State
     subsamples = True
@@ -55,9 +59,13 @@ class EigenPro4(Solver):
         """The paper's own recipe: subsample of the data, the printed step, one pass from zero, no decay."""
         return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
 
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth if self.recipe == "measured" else loss.name == "square"
+
     def plan(self, base: Plan) -> Plan:
         whole("m", self.m, 1)
         whole("T", self.T, 1)
+        check_loss(self, base)
         base = replace(base, recipe=self.recipe)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
 
@@ -73,7 +81,10 @@ class EigenPro4(Solver):
         ]
 
     def prepare(self, problem: Problem, plan: Plan, state: EigenPro4State | None) -> tuple[Setup, EigenPro4State]:
-        setup = (printed if plan.recipe == "paper" else measured)(problem, plan, self.m, self.T)
+        if plan.recipe == "paper":
+            setup = printed(problem, plan, self.m, self.T)
+        else:
+            setup = measured(problem, plan, self.m, self.T, losses.resolve(self.loss))
         return setup, complete(state, setup, problem.source, problem.comm)
 
     def rounds(self, problem: Problem, setup: Setup, state: EigenPro4State) -> Iterator[Report]:
@@ -108,17 +119,18 @@ def rounds(problem: Problem, setup: Setup, state: EigenPro4State, centers: Shard
 def steps(batches: Iterable[Batch], state: EigenPro4State, centers: Shards, control: NoControl, ridge: NoRidge) -> tuple[Tensor, Tally]:
     """Steps down the gradient, each batch predicted with all before it: h, (p, c), what they did to the model's values on the centers
     beside the weights. m rows of a batch, p centers, of which the first s are the subsample, q directions, c outputs."""
-    plan, alpha, F, s = state.plan, state.alpha, centers.F, centers.s
-    h, tmp, tally = torch.zeros_like(alpha), centers.temporary(), Tally()
+    plan, alpha, F, s, loss = state.plan, state.alpha, centers.F, centers.s, centers.setup.loss
+    h, tmp, tally = torch.zeros_like(alpha), centers.temporary(), Tally(loss)
+    limit = control.limit * state.step_scale / loss.largest_curvature
     for batch in batches:
         m, eta = len(batch), step_now(plan, state, control.anchored)
         X_m, Y_m, w_m = centers.rows(batch)
         K_mZ = centers.block(X_m, tmp)  # (m, p)
         f, k, last = centers.predict(K_mZ, alpha, tmp, control.recall(batch.rows))  # (m, c), (m,), (m, c)
-        e = f - Y_m
-        g = w_m * e  # (m, c) the gradient, row by row
-        tally.add(e, g, Y_m, w_m)
-        step = row_steps(eta, w_m[:, 0] * k, control.limit * state.step_scale)[:, None] * control.change(g, last)
+        e = loss.gradient(f, Y_m)  # (m, c) of the square loss f − Y_m
+        g = w_m * e
+        tally.add(f, Y_m, w_m, e, g)
+        step = row_steps(eta, w_m[:, 0] * k, limit)[:, None] * control.change(g, last)
         down = control.down(K_mZ, step, g)  # (p, c) K(Z, X_m) step
         v = centers.sum(F.T @ ridge.seen(down[:s], eta, m))  # (q, c)
         ridge.shrink(h, tmp, v, down[:s])

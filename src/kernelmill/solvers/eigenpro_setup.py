@@ -10,6 +10,7 @@ from torch import Tensor
 from ..data import Source
 from ..distributed.team import Communicator, count, gather, largest, shard
 from ..kernels import Kernel, Points
+from ..losses import Loss, Square
 from ..ops import SMALLEST_TILE, KernelProduct, frame
 from ..planning.plan import Plan
 from ..preconditioner import (
@@ -41,6 +42,7 @@ class Setup(base.Setup):
     nested: bool
     plan: Plan
     project: Projection
+    loss: Loss  # within the source's units
 
     @property
     def F(self) -> Tensor:
@@ -102,14 +104,15 @@ def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Ten
     return M, k
 
 
-def measured(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup:
+def measured(problem: Problem, plan: Plan, m: int | None, T: int | None, loss: Loss) -> Setup:
     """Subsample among the centers, one eigensystem for data and projection, step measured on fresh rows of the data."""
     source, comm, generator = problem.source, problem.comm, problem.generator
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
     X_s = first(comm, points, plan.s or 0)
+    near = loss.within(source, points.sq)
     if plan.eta is None:
-        level = plan.ridge * len(X_s) / plan.n
+        level = plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
         pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
     else:  # a stored plan keeps its step: nothing is measured again
         pre = comm.same(lambda: again(K, X_s, plan))
@@ -121,7 +124,7 @@ def measured(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setu
             plan,
             m=step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128,  # whole tiles of the fused kernels
             T=T,
-            eta=step.eta,
+            eta=step.eta / near.largest_curvature,  # it was measured for a curvature of 1
             q=pre.q,
             beta=beta,
             beta_mean=spectrum.k.mean().item(),
@@ -130,14 +133,14 @@ def measured(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setu
         )
     if plan.projection == "cholesky":
         try:
-            return Setup(K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm))
+            return Setup(K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm), near)
         except NotPositiveDefinite as error:
             log.warning("%s Going on with projection='carried'.", error)
             plan = replace(plan, projection="carried")
     project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
     if keeps_factors(plan):
         project = project.with_factors(plan.stack_bytes)
-    return Setup(K, points, X_s, pre, M, True, plan, Forgetful(project) if plan.projection == "one_pass" else project)
+    return Setup(K, points, X_s, pre, M, True, plan, Forgetful(project) if plan.projection == "one_pass" else project, near)
 
 
 def again(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
@@ -157,14 +160,14 @@ def printed(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup
         plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
     M, _ = on_centers(K, points, X_s, pre.F)
     if plan.projection == "cholesky":
-        return Setup(K, points, X_s, pre, M, False, plan, cholesky(K, points, plan.p, comm))
+        return Setup(K, points, X_s, pre, M, False, plan, cholesky(K, points, plan.p, comm), Square())
     Z_s = first(comm, points, min(plan.s or 0, plan.p))
     pre_Z, eta_Z, m_Z = comm.same(lambda: _printed(K, Z_s, plan.q or 0, plan.p, None))
     M_Z, _ = on_centers(K, points, Z_s, pre_Z.F)
     plan = replace(plan, m_Z=m_Z, eta_Z=eta_Z)
     steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
     project: Projection = Pass(K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps)
-    return Setup(K, points, X_s, pre, M, False, plan, project if plan.projection == "carried" else Forgetful(project))
+    return Setup(K, points, X_s, pre, M, False, plan, project if plan.projection == "carried" else Forgetful(project), Square())
 
 
 def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:

@@ -1,4 +1,4 @@
-"""Falkon: Nyström kernel ridge by preconditioned conjugate gradients (Rudi, Carratino, Rosasco, 2017); the logistic loss by Newton steps.
+"""Falkon: Nyström kernel ridge by preconditioned conjugate gradients (Rudi, Carratino, Rosasco, 2017); other smooth losses by Newton steps.
 
 H α = K(Z,X) w Y with H = K(Z,X) w K(X,Z) + λ K(Z,Z). If the rows were n/p copies of the centers, H would be (n/p) K² + λK, K = K(Z,Z).
 Falkon's two triangular factors, of K = LLᵀ and of (n/p) LᵀL + λ, invert exactly that. The two terms commute, so its inverse is also
@@ -15,24 +15,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..errors import InputError, one_of
+from .. import losses
+from ..errors import InputError
 from ..kernels import Points
+from ..losses import Loss
 from ..ops import KernelProduct
 from ..planning.arguments import whole
 from ..planning.costs import always, factoring, values, values64
 from ..planning.machine import Rates
 from ..planning.plan import Plan
 from ..projection import Factor, factor
-from .base import Offer, Problem, Report, Setup, Solver, State, check_finite
+from .base import Offer, Problem, Report, Setup, Solver, State, check_finite, check_loss
 from .eigenpro_setup import product
 from .row_blocks import Rows, Sweep, sweep_sizes
 
-LOSSES = ["square", "logistic"]
 # Of the preconditioned residual, which is about how far predictions are from the direct solution's, relatively.
 TOLERANCE = 1e-2
 SMOOTH_TOLERANCE = 1e-3  # for a regression: its targets are known to more digits than classes are
-ITERATIONS = {"square": 50, "logistic": 10}  # at most: conjugate gradients, Newton steps
-SMOOTH_ITERATIONS = 200  # of conjugate gradients for a regression
+ITERATIONS = 50  # of conjugate gradients, at most
+SMOOTH_ITERATIONS = 200  # the same for a regression
+NEWTON_STEPS = 10  # at most, of other losses than the square
+SMOOTH_NEWTON_STEPS = 30  # the same for a regression
 FLOOR = 10.0  # times ε‖K‖, added to K(Z,Z) in the preconditioner
 ROUNDING = 1.001  # the objective may rise by this factor between two iterations before rounding is what moves it
 INNER = 20  # conjugate gradients of one Newton step, at most
@@ -40,7 +43,7 @@ INNER = 20  # conjugate gradients of one Newton step, at most
 
 @dataclass
 class FalkonState(State):
-    """Of the logistic loss only the weights."""
+    """Of other losses than the square only the weights."""
 
     r: Tensor | None = None  # (p, c) the residual of the normal equations
     direction: Tensor | None = None  # (p, c) where conjugate gradients go next
@@ -60,11 +63,11 @@ class Equations(Setup):
 
 @dataclass(eq=False)
 class Falkon(Solver):
-    """loss: "square" or "logistic"; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which it
-    ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory.
+    """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which
+    it ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory.
     The residual is about the distance of predictions from the direct solution's, relatively; far from the tolerance it warns."""
 
-    loss: str = "square"
+    loss: losses.Given = "square"
     iterations: int | None = None
     tolerance: float | None = None
     keep: bool | None = None
@@ -73,30 +76,22 @@ class Falkon(Solver):
     exact = True
     needs_ridge = True
 
-    @property
-    def loss_name(self) -> str:  # type: ignore[override]
-        return self.loss
-
-    def intercept(self, mean: Tensor) -> Tensor:
-        if self.loss == "square":
-            return mean
-        logs = mean.clamp(min=1e-12).log()
-        return logs - logs.mean()
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth
 
     def plan(self, base: Plan) -> Plan:
         whole("iterations", self.iterations, 1)
-        if self.loss not in LOSSES:
-            raise one_of("loss", self.loss, LOSSES)
+        squares = check_loss(self, base).name == "square"
         if self.tolerance is not None and not self.tolerance >= 0:
             raise InputError(f"tolerance={self.tolerance!r} was given, expected a number of 0 or more.")
-        if self.loss == "logistic" and not base.ridge > 0:
-            raise InputError("loss='logistic' needs a ridge above 0: without one, weights grow without end where classes can be separated.")
-        most = SMOOTH_ITERATIONS if base.regression else ITERATIONS[self.loss]
-        plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most)
+        if not squares and not base.ridge > 0:
+            raise InputError(f"loss={self.loss!r} needs a ridge above 0: without one, weights may grow without end.")
+        most = (ITERATIONS, SMOOTH_ITERATIONS) if squares else (NEWTON_STEPS, SMOOTH_NEWTON_STEPS)
+        plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most[base.regression])
         return sweep_sizes(plan, factors=2 if plan.ridge else 1, keep=self.keep)
 
     def seconds(self, plan: Plan, rates: Rates) -> float | None:
-        if self.loss != "square":
+        if self.loss_name != "square":
             return None
         n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
         # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
@@ -125,16 +120,18 @@ class Falkon(Solver):
         usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         K = product(problem.kernel, problem.Z, plan, problem.comm)
         points = K.points(problem.Z)
-        pre = Preconditioner.of(K, points, plan, 1.0 if self.loss == "square" else curvature(problem.source.mean))
+        pre = Preconditioner.of(K, points, plan, losses.resolve(self.loss).usual_curvature(problem.source))
         sweep = Sweep(K, problem.source, points, plan)
         state = None if state is None else replace(state, plan=plan, alpha=state.alpha.double())
         return Equations(plan, pre, sweep, usual if self.tolerance is None else self.tolerance), state
 
     def rounds(self, problem: Problem, setup: Equations, state: FalkonState | None) -> Iterator[Report]:
-        if self.loss == "square":
+        loss = losses.resolve(self.loss)
+        if loss.name == "square":
             return conjugate_gradients(setup, state)
-        mean = problem.source.mean.to(setup.pre.plain.L)
-        return newton(setup, state, CrossEntropy(setup, mean, self.intercept(mean)))
+        wide = setup.pre.plain.L[:0]
+        exact, rough = (loss.within(problem.source, like) for like in (wide, wide.to(setup.plan.torch_dtype)))
+        return newton(setup, state, Objective(setup, exact, rough))
 
 
 def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator[Report]:
@@ -188,20 +185,20 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
-    """Σ w·cross-entropy(softmax f, targets) + λ‖f‖², its gradient and its curvature, over weights α: f = K(X,Z) α + prior."""
+class Objective:
+    """Σ w·loss + λ‖f‖², its gradient and its curvature, over weights α: f = K(X,Z) α."""
 
     setup: Equations
-    mean: Tensor  # that was taken off the targets
-    prior: Tensor
+    loss: Loss  # in float64
+    rough: Loss  # in the precision of K: for the curvature
 
     def value_and_gradient(self, alpha: Tensor) -> tuple[float, Tensor]:
         value, parts = 0.0, torch.zeros_like(alpha)
         weights = alpha.to(self.setup.plan.torch_dtype)
         for rows in self.setup.sweep:
-            f, t = (rows.K_XZ @ weights).double() + self.prior, rows.Y.double() + self.mean
-            value += (rows.w.double() * -(t * torch.log_softmax(f, 1)).sum(1, keepdim=True)).sum().item()
-            parts += (rows.K_XZ.T @ (rows.w * (torch.softmax(f, 1) - t).to(rows.w))).double()
+            f, Y = (rows.K_XZ @ weights).double(), rows.Y.double()
+            value += (rows.w[:, 0].double() * self.loss.value(f, Y)).sum().item()
+            parts += (rows.K_XZ.T @ (rows.w * (2 * self.loss.gradient(f, Y)).to(rows.w))).double()
         reg = self.setup.pre.ridge(alpha)
         return value + (alpha * reg).sum().item(), parts + 2 * reg
 
@@ -212,16 +209,14 @@ class CrossEntropy:
             v_ = v.to(weights)
 
             def part(rows: Rows) -> Tensor:
-                P = torch.softmax((rows.K_XZ @ weights) + self.prior.to(rows.w), 1)
-                U = P * (rows.K_XZ @ v_)
-                return rows.w * (U - P * U.sum(1, keepdim=True))
+                return rows.w * (2 * self.rough.curvature(rows.K_XZ @ weights, rows.Y, rows.K_XZ @ v_))
 
             return self.setup.sweep.total(part) + 2 * self.setup.pre.ridge(v)
 
         return times
 
 
-def newton(setup: Equations, state: FalkonState | None, loss: CrossEntropy) -> Iterator[Report]:
+def newton(setup: Equations, state: FalkonState | None, loss: Objective) -> Iterator[Report]:
     """Newton steps, each by conjugate gradients, halved until the loss falls."""
     plan, pre = setup.plan, setup.pre
     if state is None:
@@ -267,11 +262,6 @@ def newton_step(H: Callable[[Tensor], Tensor], pre: Preconditioner, gradient: Te
 
 def positive(x: Tensor) -> Tensor:
     return x.clamp(min=torch.finfo(x.dtype).tiny)
-
-
-def curvature(mean: Tensor) -> float:
-    """Of the cross-entropy where all rows have the class shares `mean`, over 2, that of the square loss: the preconditioner assumes it."""
-    return max((mean * (1 - mean)).mean().item(), 1e-3) / 2
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,15 @@ def steps(batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: 
     """h, what the steps do to the model's values on the centers."""
     K, setup, mine = centers.K, centers.setup, centers.mine
     X_s = setup.X_s[mine]  # rows of the data, this rank's share
-    h, tmp, tally = torch.zeros_like(state.alpha), centers.temporary(), Tally()
+    h, tmp, tally = torch.zeros_like(state.alpha), centers.temporary(), Tally(setup.loss)
     tmp.alpha_s = alpha_s = state.alpha.new_zeros(centers.s, h.shape[1])
     for batch in batches:
         X_m, Y_m, w_m = centers.rows(batch)
         K_mZ, K_ms = centers.block(X_m, tmp), K.dense(X_m, X_s)
-        e = predict(problem, K_mZ, K_ms, state.alpha, alpha_s, tmp) - Y_m
+        f = predict(problem, K_mZ, K_ms, state.alpha, alpha_s, tmp)
+        e = f - Y_m
         g = w_m * e
-        tally.add(e, g, Y_m, w_m)
+        tally.add(f, Y_m, w_m, e, g)
         step = eta * g
         v = centers.sum(centers.F.T @ (K_ms.T @ step))
         alpha_s += centers.F @ v

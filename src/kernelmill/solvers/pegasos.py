@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Points
+from ..losses import Hinge
 from ..ops import KernelProduct
 from ..planning.arguments import whole
 from ..planning.plan import Plan, every_row_needed
@@ -22,6 +23,7 @@ from .base import Problem, Report, Setup, Solver, State
 from .eigenpro_setup import product
 
 EPOCHS = 20
+HINGE = Hinge()
 FAR = 0.2  # of the objective: a duality gap above it is worth a warning
 
 
@@ -55,10 +57,7 @@ class Pegasos(Solver):
     state = PegasosState
     needs_ridge = True
     every_row = True
-    loss_name = "hinge"
-
-    def intercept(self, mean: Tensor) -> Tensor:
-        return torch.zeros_like(mean)
+    loss = "hinge"
 
     def plan(self, base: Plan) -> Plan:
         every_row_needed(base)
@@ -90,8 +89,8 @@ class Pegasos(Solver):
                 rows, w = batch.rows.to(K.device), batch.w.to(S)[:, None]
                 target = batch.Y.to(S) + mean  # 1 for the row's class; a share where equal rows differ
                 f = K.matmul(X[rows], X, (S / (mu * t)).to(K.dtype)).double() if t else torch.zeros_like(target)
-                losses.append((w * (target * (1 - f).clamp(min=0) + (1 - target) * (1 + f).clamp(min=0))).sum())
-                S[rows] += w * (target * (f < 1) - (1 - target) * (f > -1)) * (steps / plan.n)
+                losses.append((w[:, 0] * HINGE.value(f, target)).sum())
+                S[rows] -= 2 * w * HINGE.gradient(f, target) * (steps / plan.n)
                 t += 1
                 if t > half:
                     average += S / (mu * t)
@@ -114,7 +113,7 @@ def duality_gap(alpha: Tensor, f: Tensor, target: Tensor, w: Tensor, mu: float) 
     """
     n = len(alpha)
     norm = mu / 2 * (alpha * f).sum()
-    primal = (w * (target * (1 - f).clamp(min=0) + (1 - target) * (1 + f).clamp(min=0))).sum() / n + norm
+    primal = (w[:, 0] * HINGE.value(f, target)).sum() / n + norm
     difference = torch.minimum(torch.maximum(alpha * mu * n / w, target - 1), target)
     dual = (w * (2 * torch.minimum(target, 1 - target + difference) - difference)).sum() / n - norm
     return ((primal - dual) / primal.clamp(min=torch.finfo(primal.dtype).tiny)).item()

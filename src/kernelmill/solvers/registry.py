@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import losses
 from ..errors import InputError, one_of
+from ..losses import Loss
+from ..planning.arguments import unless_auto
+from ..planning.plan import Plan
 from .askotch import ASkotch
 from .base import Solver
 from .direct import Direct
@@ -44,3 +48,11 @@ def resolve(solver: Any) -> Solver:
     if not isinstance(solver, Solver):
         raise InputError(f"solver={solver!r} was given, expected a name or a solver object such as EigenPro4(q=100).")
     return solver
+
+
+def loss_of(solver: Any) -> Loss:
+    """The loss of what an estimator takes as its solver; "auto" chooses among those of the square loss."""
+    if isinstance(solver, Plan):
+        solver = NAMED[solver.solver](**(solver.settings or {}))
+    made = unless_auto(solver)
+    return losses.resolve("square" if made is None else resolve(made).loss)

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import kernels, solvers
+from .. import kernels, losses, solvers
 from ..data import Columns
 from ..kernels import Kernel
+from ..losses import Loss
 from ..planning.plan import Plan
 
 WIDEST = 4096  # bytes of a text in an array whose type says how long they may be
@@ -47,6 +48,8 @@ def encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
         return {"$columns": encode(value.get_params(), key, tensors)}
     if isinstance(value, Plan):
         return {"$plan": value.to_dict()}
+    if isinstance(value, Loss) and type(value) in losses.NAMED.values():
+        return {"$loss": losses.plain(value)}
     if type(value) in solvers.NAMED.values():
         return {"$solver": value.name, "settings": encode(value.get_params(), key, tensors)}
     return {"$dropped": type(value).__name__}  # a function or object of the user's own: never stored, never run on loading
@@ -112,6 +115,8 @@ def decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         return Plan.from_dict(value["$plan"])
     if "$solver" in value:
         return solvers.NAMED[value["$solver"]](**decode(value["settings"], tensors))
+    if "$loss" in value:
+        return losses.resolve(value["$loss"])
     if "$dropped" in value:
         return None
     return {name: decode(item, tensors) for name, item in value.items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 OLD = ("targets of checksum", "weights of checksum", "rows of checksum")  # all that runs had before they had fingerprints of all data
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+SINCE = ", loss='square'"  # settings that older runs do not name, as they were then
 
 
 def shorten(value: Any) -> str:
@@ -29,7 +30,7 @@ def named(value: Any) -> str:
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else ADDRESS.sub("", repr(value))
+    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else ADDRESS.sub("", repr(value)).replace(SINCE, "")
 
 
 def _sum(values: Tensor) -> str:
