@@ -22,7 +22,9 @@ from .tasks import teacher
 POINTS = 0.3  # an accuracy within so many points of the best is as good
 
 
-def fit(X: Tensor, y: Tensor, test: tuple[Tensor, Tensor], p: int, solver) -> tuple[KernelClassifier, dict]:
+def fit(
+    X: Tensor, y: Tensor, test: tuple[Tensor, Tensor], p: int, solver
+) -> tuple[KernelClassifier, dict]:
     """The quickest of some fits, and what was measured of it."""
     model = KernelClassifier(
         kernel=kernels.Laplacian(bandwidth=10.0),
@@ -73,7 +75,9 @@ def cases(
         yield {"n": n, "p": p, "solver": "auto", "chosen": model.plan_.solver, **measured}
 
 
-def candidates(X: Tensor, y: Tensor, test: tuple[Tensor, Tensor], p: int, longest: float) -> Iterator[dict]:
+def candidates(
+    X: Tensor, y: Tensor, test: tuple[Tensor, Tensor], p: int, longest: float
+) -> Iterator[dict]:
     """One row for each candidate of the plan for X."""
     outlook = plan(
         n=len(X),
@@ -108,7 +112,9 @@ def summary(rows: list[dict]) -> dict:
     cells = []
     for auto in (row for row in rows if row["solver"] == "auto"):
         n, p = auto["n"], auto["p"]
-        measured = [row for row in rows if (row["n"], row["p"]) == (n, p) and row.get("seconds") is not None]
+        measured = [
+            row for row in rows if (row["n"], row["p"]) == (n, p) and row.get("seconds") is not None
+        ]
         best = max(row["accuracy_percent"] for row in measured)
         good = [row for row in measured if row["accuracy_percent"] >= best - POINTS]
         fastest = min(auto["seconds"], *(row["seconds"] for row in good))

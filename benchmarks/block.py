@@ -20,13 +20,14 @@ import torch
 from kernelmill.kernels import Laplacian
 from kernelmill.ops import KernelProduct, frame
 
+# Features, outputs, precision.
 SHAPES = [
     *((d, 10, "float16") for d in (1280, 784, 90, 16)),
     *((1280, 10, precision) for precision in ("bfloat16", "tf32", "float32")),
     *((d, 10, "float32") for d in (90, 16)),
     *((1280, c, "float16") for c in (1, 100, 1000, 5000)),
     *((16, c, "float16") for c in (1, 64)),
-]  # features, outputs, precision
+]
 
 
 def single(work: Callable[[], object], times: int = 15) -> float:
@@ -85,7 +86,9 @@ def block(m: int, p: int, d: int, c: int, precision: str) -> dict:
         return torch.mm(half_A, half_Z.T)
 
     rested, plain_rested = single(fused), single(plain)
-    busy, plain_busy = (do_bench(work, warmup=10, rep=60, return_mode="median") for work in (fused, plain))
+    busy, plain_busy = (
+        do_bench(work, warmup=10, rep=60, return_mode="median") for work in (fused, plain)
+    )
     return {
         "rested_milliseconds": rested,
         "product_rested_milliseconds": plain_rested,

@@ -96,7 +96,9 @@ def draw(rows: list[dict]) -> None:
 def draw_one(ax, name: str, across: str, rows: list[dict]) -> None:
     ticks = {"centers": [125, 500, 2000, 8000], "seconds": [3, 10, 30, 60]}
     labels = {"seconds": "seconds of fit, two cores"}
-    ax.plot([row[across] for row in rows], [row["score"] for row in rows], marker="o", color="#1f6feb")
+    ax.plot(
+        [row[across] for row in rows], [row["score"] for row in rows], marker="o", color="#1f6feb"
+    )
     if across in ticks:
         ax.set_xscale("log")
         ax.set_xticks(ticks[across])
@@ -105,7 +107,9 @@ def draw_one(ax, name: str, across: str, rows: list[dict]) -> None:
     if across == "seconds":
         for row in rows[::2]:
             point = row["seconds"], row["score"]
-            ax.annotate(f"{row['centers']:,}", point, (5, -11), textcoords="offset points", fontsize=8)
+            ax.annotate(
+                f"{row['centers']:,}", point, (5, -11), textcoords="offset points", fontsize=8
+            )
     ax.set_title(name, loc="left")
     ax.set_xlabel(labels.get(across, across))
     ax.set_ylabel("accuracy" if TASKS[name] is KernelClassifier else "R²")

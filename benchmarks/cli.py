@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelmill import KernelClassifier, KernelRegressor
-from kernelmill.estimators.evaluation import evaluated
+from kernelmill.estimators.evaluation import evaluate
 
 from .tasks import data_folder, table
 
@@ -58,7 +58,7 @@ def cases(
             "data": name,
             "metric": metric,
             "command_line_score": found[metric],
-            "python_score": evaluated(model, X_test, y_test).metrics[metric],
+            "python_score": evaluate(model, X_test, y_test).metrics[metric],
             "command_line_seconds": made["seconds"],
             "python_seconds": seconds,
             "command_line_centers": made["centers"],

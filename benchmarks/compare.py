@@ -88,7 +88,9 @@ def cases(
     regression = load(data, 10)[0][1].dtype.kind == "f"
     left_out = ("Pegasos", "Falkon, logistic") if regression else ("SGPR",)
     for solver in (name for name in solvers if name not in left_out):
-        settings = dict(data=data, solver=solver, n=rows, centers=centers, bandwidth=bandwidth, ridge=ridge)
+        settings = dict(
+            data=data, solver=solver, n=rows, centers=centers, bandwidth=bandwidth, ridge=ridge
+        )
         command = [sys.executable, "-m", "benchmarks.compare", json.dumps(settings)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

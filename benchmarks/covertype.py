@@ -41,7 +41,9 @@ def cases(only: tuple[str, ...] = METHODS, validation: bool = False) -> Iterator
                 {"max_iter": 1000, "early_stopping": False} if "1000" in method else {},
             )
         else:
-            row = nearest(X, y, X_test, y_test, device, X.std(0) + 1e-9 if "standardised" in method else 1.0)
+            row = nearest(
+                X, y, X_test, y_test, device, X.std(0) + 1e-9 if "standardised" in method else 1.0
+            )
         yield {"method": method, **row}
 
 

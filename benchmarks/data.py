@@ -60,7 +60,9 @@ def seconds_to_read(source: object, y: np.ndarray) -> float:
     return time.perf_counter() - begun
 
 
-def cases(rows: int = 400_000, features: int = 64, centers: int = 2000, epochs: int = 3, repeats: int = 2) -> Iterator[dict]:
+def cases(
+    rows: int = 400_000, features: int = 64, centers: int = 2000, epochs: int = 3, repeats: int = 2
+) -> Iterator[dict]:
     g = np.random.default_rng(0)
     X = g.normal(size=(rows, features)).astype(np.float32)
     y = np.tanh(X @ g.normal(size=features) / 4).astype(np.float32)

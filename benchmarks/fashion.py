@@ -62,7 +62,9 @@ def held(X: Tensor, Z: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def cases(centers: int = 5000, seeds: int = 1, only: tuple[str, ...] = ("auto", "exact", "O(p)", "paper")) -> Iterator[dict]:
+def cases(
+    centers: int = 5000, seeds: int = 1, only: tuple[str, ...] = ("auto", "exact", "O(p)", "paper")
+) -> Iterator[dict]:
     X, y, X_test, y_test = fashion_mnist()
     for seed in range(seeds):
         for name, solver, epochs in (run for run in RUNS if run[0] in only):
@@ -86,7 +88,8 @@ def cases(centers: int = 5000, seeds: int = 1, only: tuple[str, ...] = ("auto", 
             start = time.perf_counter()
             model.fit(X, y)
             total = time.perf_counter() - start
-            unit = median(units + evaluations(X, X[:centers]))  # before and after: the machine's speed wanders
+            # Before and after: the machine's speed wanders.
+            unit = median(units + evaluations(X, X[:centers]))
             yield {
                 "solver": name,
                 "seed": seed,

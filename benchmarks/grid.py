@@ -72,7 +72,9 @@ def cases(part: int = 0, parts: int = 1, device: str = "auto") -> Iterator[dict]
             "precision": precision,
             "accuracy_percent": float(np.mean([score for score, _ in ours])),
             "step_backs": sum(backs for _, backs in ours),
-            "paper_accuracy_percent": float(np.mean([score for score, _ in paper])) if converged else None,
+            "paper_accuracy_percent": (
+                float(np.mean([score for score, _ in paper])) if converged else None
+            ),
         }
 
 
@@ -83,5 +85,7 @@ def summary(rows: list[dict]) -> dict:
         "cells_not_finite": sum(not np.isfinite(row["accuracy_percent"]) for row in rows),
         "cells_with_step_backs": sum(row["step_backs"] > 0 for row in rows),
         "cells_compared": len(compared),
-        "worst_difference_points": min(row["accuracy_percent"] - row["paper_accuracy_percent"] for row in compared),
+        "worst_difference_points": min(
+            row["accuracy_percent"] - row["paper_accuracy_percent"] for row in compared
+        ),
     }

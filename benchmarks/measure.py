@@ -54,8 +54,9 @@ class Peak:
 
 def machine(command: str | None = None) -> dict:
     """What a row was measured on: commit, date, hardware, versions and the command."""
+    # A copy elsewhere may have no repository.
     return {
-        "commit": os.environ.get("KERNELMILL_COMMIT") or _commit(),  # a copy elsewhere may have no repository
+        "commit": (os.environ.get("KERNELMILL_COMMIT") or _commit()),
         "date": time.strftime("%Y-%m-%d"),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -73,9 +74,13 @@ def _commit() -> str:
     """The short hash of the commit, with "-dirty" where the library differs from it."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=False
+        ).stdout.strip()
 
-    return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "src") else "")
+    return git("rev-parse", "--short", "HEAD") + (
+        "-dirty" if git("status", "--porcelain", "src") else ""
+    )
 
 
 def _cpu() -> str:

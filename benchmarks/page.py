@@ -157,7 +157,11 @@ def auto() -> str:
 def auto_words() -> str:
     cells = read("auto")["summary"]["cells"]
     worst = max(cell["auto_over_fastest"] for cell in cells)
-    ratios = [row["seconds"] / row["predicted_seconds"] for row in rows_of("auto") if row["solver"] != "auto" and "seconds" in row]
+    ratios = [
+        row["seconds"] / row["predicted_seconds"]
+        for row in rows_of("auto")
+        if row["solver"] != "auto" and "seconds" in row
+    ]
     near = sum(1 / 1.5 <= ratio <= 1.5 for ratio in ratios)
     good = sum(cell["as_good"] for cell in cells)
     return (
@@ -180,7 +184,9 @@ def teacher() -> str:
     for method, name in names.items():
         (row,) = rows_of("teacher", method=method)
         closed = f"{row['gap_closed_percent']:.0f} %"
-        lines.append([name, f"{row['accuracy_percent']:.1f} %", closed, seconds(row["fit_seconds"])])
+        lines.append(
+            [name, f"{row['accuracy_percent']:.1f} %", closed, seconds(row["fit_seconds"])]
+        )
     return table(["", "accuracy", "share of the gap closed", "fit"], lines)
 
 
@@ -277,7 +283,9 @@ def data() -> str:
     lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows_of("data")):
         found = {row["memory"]: row["seconds"] for row in rows_of("data", kind=kind)}
-        ratios = [f"{found[way] / unit:.2f}" if way in found else "–" for way in ("held", "streamed")]
+        ratios = [
+            f"{found[way] / unit:.2f}" if way in found else "–" for way in ("held", "streamed")
+        ]
         lines.append([kind, *ratios])
     return table(["", "held in memory", "streamed"], lines)
 
@@ -334,8 +342,14 @@ def growth() -> str:
     lines = []
     for name in dict.fromkeys(row["table"] for row in found):
         for varied in ("rows", "centers"):
-            errors = {row["value"]: row["error"] for row in found if (row["table"], row["varied"]) == (name, varied)}
-            lines.append([name, varied, ", ".join(f"{n:,}: {errors[n]:.4f}" for n in sorted(errors))])
+            errors = {
+                row["value"]: row["error"]
+                for row in found
+                if (row["table"], row["varied"]) == (name, varied)
+            }
+            lines.append(
+                [name, varied, ", ".join(f"{n:,}: {errors[n]:.4f}" for n in sorted(errors))]
+            )
         errors = [row["error"] for row in found if (row["table"], row["varied"]) == (name, "seed")]
         lines.append([name, f"{len(errors)} seeds", spread(errors, 4)])
     return table(["table", "varied", "error"], lines)
@@ -348,7 +362,9 @@ def runs() -> str:
             threads = f"{run['threads']} thread" + "s" * (run["threads"] > 1)
             where = run["gpu"] or f"{run['cpu']}, {threads}"
             note = f" ({run['note']})" if "note" in run else ""
-            lines.append([path.stem, run["date"], run.get("commit", "–"), where, f"`{run['command']}`{note}"])
+            lines.append(
+                [path.stem, run["date"], run.get("commit", "–"), where, f"`{run['command']}`{note}"]
+            )
     return table(["result", "date", "commit", "machine", "command"], lines)
 
 
@@ -409,7 +425,9 @@ def measured() -> str:
                 f"{rival}, tuned: {best['rmse_over_deviation']:.3g}",
             ]
         )
-    boosting = max(row["accuracy_percent"] for row in rows_of("covertype") if "boosting" in row["method"])
+    boosting = max(
+        row["accuracy_percent"] for row in rows_of("covertype") if "boosting" in row["method"]
+    )
     for device, place in (("cpu", "two cores"), ("cuda", "one H200")):
         (row,) = rows_of("covertype", method="kernelmill", device=device)
         lines.append(
@@ -428,8 +446,10 @@ def measured() -> str:
             "two cores",
             f"{spread(row['fit_seconds'] for row in auto_rows)} s",
             f"{mean(row['accuracy_percent'] for row in auto_rows):.1f} %",
-            f"direct solution: {mean(row['accuracy_percent'] for row in direct):.1f} % in "
-            f"{seconds(median(row['fit_seconds'] for row in direct))}",
+            (
+                f"direct solution: {mean(row['accuracy_percent'] for row in direct):.1f} % in "
+                f"{seconds(median(row['fit_seconds'] for row in direct))}"
+            ),
         ]
     )
     for p, few in ((131_072, "131,072"), (1_000_000, "a million")):

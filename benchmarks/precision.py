@@ -42,5 +42,7 @@ def cases(rows: int = 100_000, centers: int = 65_536) -> Iterator[dict]:
                 "bandwidth": bandwidth,
                 "q": q,
                 **{f"{precision}_percent": value for precision, value in accuracy.items()},
-                "worst_below_float32_points": max(accuracy["float32"] - value for value in accuracy.values()),
+                "worst_below_float32_points": max(
+                    accuracy["float32"] - value for value in accuracy.values()
+                ),
             }

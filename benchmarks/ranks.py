@@ -1,9 +1,9 @@
 """Several processes on one machine: time, memory of each, and sums on simulated networks.
 
-    python -m benchmarks ranks_time        # one process with all cores, and one for each core
-    python -m benchmarks ranks_memory      # the peak of each of 1, 2 and 4 processes beyond X and y
-    python -m benchmarks ranks_network     # one process that plays rank 0 of many
-    python -m benchmarks ranks_model       # on a GPU: epochs on many such GPUs, predicted
+python -m benchmarks ranks_time        # one process with all cores, and one for each core python
+-m benchmarks ranks_memory      # the peak of each of 1, 2 and 4 processes beyond X and y python -m
+benchmarks ranks_network     # one process that plays rank 0 of many python -m benchmarks
+ranks_model       # on a GPU: epochs on many such GPUs, predicted
 
 network: the process computes its own share; sums return its own part after the time that a network
 of set latency and bandwidth would take for them. `hidden_share` is the part of that time by which
@@ -99,7 +99,10 @@ def run(kind: str, ranks: int, threads: int, n: int, d: int) -> list[dict]:
         if ranks > 1:
             common |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         command = [sys.executable, "-m", "benchmarks.ranks", kind, folder]
-        environments = [common | ({"RANK": str(r), "LOCAL_RANK": str(r)} if ranks > 1 else {}) for r in range(ranks)]
+        environments = [
+            common | ({"RANK": str(r), "LOCAL_RANK": str(r)} if ranks > 1 else {})
+            for r in range(ranks)
+        ]
         processes = [subprocess.Popen(command, env=env) for env in environments]
         if any([process.wait() for process in processes]):
             sys.exit("a process of the job failed.")
@@ -126,7 +129,9 @@ def times(rows: int = 100_000, features: int = 100, rounds: int = 3) -> Iterator
     }
 
 
-def memory(rows: int = 120_000, features: int = 200, ranks: tuple[int, ...] = (1, 2, 4)) -> Iterator[dict]:
+def memory(
+    rows: int = 120_000, features: int = 200, ranks: tuple[int, ...] = (1, 2, 4)
+) -> Iterator[dict]:
     alone = None
     for count in ranks:
         measured = run("memory", count, max(1, CORES // count), rows, features)
@@ -174,14 +179,18 @@ class Simulated:
         raise error
 
 
-def network(rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2, 4, 8, 16)) -> Iterator[dict]:
+def network(
+    rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2, 4, 8, 16)
+) -> Iterator[dict]:
     torch.set_num_threads(1)
     n, d, p = rows, features, rows
     X, y = (torch.from_numpy(part) for part in task(n, d))
     kernel, solver = Laplacian(10.0), EigenPro4(s=1000, q=100, projection="carried")
     rates = measure(kernel, d, "float32", "cpu")
     for size in ranks:
-        base = Plan("eigenpro4", n, d, 10, p, epochs=1, x_bytes=4, budget=4 << 30, ranks=size, rates=rates)
+        base = Plan(
+            "eigenpro4", n, d, 10, p, epochs=1, x_bytes=4, budget=4 << 30, ranks=size, rates=rates
+        )
         # With the others' parts missing sums are wrong: the step is almost 0, only time counts.
         still = replace(
             solver.plan(base),
@@ -209,7 +218,9 @@ def network(rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2
             Z = X[:p][shard(comm)]
             problem = Problem(kernel, source, Z, comm, torch.Generator().manual_seed(0))
             drive(solver, problem, still, note)
-            seconds, busy, sums = (end - start for start, end in zip(marks["start"], marks["end"], strict=True))
+            seconds, busy, sums = (
+                end - start for start, end in zip(marks["start"], marks["end"], strict=True)
+            )
             if net.latency == 0:
                 computing = seconds
             predicted = eigenpro4_epochs(still, replace(rates, network=net))
@@ -226,10 +237,8 @@ def network(rows: int = 20_480, features: int = 100, ranks: tuple[int, ...] = (2
             }
 
 
-NVLINK, INFINIBAND = (
-    Network(20e-6, 150e9),
-    Network(20e-6, 40e9),
-)  # what vendors promise for sums, less a fifth
+# What vendors promise for sums, less a fifth.
+NVLINK, INFINIBAND = (Network(20e-6, 150e9), Network(20e-6, 40e9))
 JOBS = [(10**7, 10**6), (10**8, 10**7), (10**9, 10**8)]  # rows, centers
 
 
@@ -238,7 +247,9 @@ def model() -> Iterator[dict]:
     rates = measure(kernel, d, "float16", "cuda")
     X, y = teacher(500_000, 0, "cuda")
     for _ in range(2):  # the first compiles
-        fitted = KernelClassifier(kernel=kernel, n_centers=131_072, solver=solver, epochs=1, random_state=0).fit(X, y)
+        fitted = KernelClassifier(
+            kernel=kernel, n_centers=131_072, solver=solver, epochs=1, random_state=0
+        ).fit(X, y)
     plan = fitted.plan_
     yield {
         "n": 500_000,
@@ -268,7 +279,9 @@ def model() -> Iterator[dict]:
                 ranks=ranks,
             )
             plan = solver.plan(base)
-            alone, together = (eigenpro4_epochs(plan, replace(rates, network=of)) for of in (None, net))
+            alone, together = (
+                eigenpro4_epochs(plan, replace(rates, network=of)) for of in (None, net)
+            )
             yield {
                 "n": n,
                 "p": p,

@@ -46,8 +46,12 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "auto": Benchmark("solver='auto' beside each of its candidates", "auto:cases", ("n", "p", "solver")),
-    "block": Benchmark("a kernel block on a GPU", "block:cases", ("d", "c", "precision"), needs_gpu=True),
+    "auto": Benchmark(
+        "solver='auto' beside each of its candidates", "auto:cases", ("n", "p", "solver")
+    ),
+    "block": Benchmark(
+        "a kernel block on a GPU", "block:cases", ("d", "c", "precision"), needs_gpu=True
+    ),
     "choosing": Benchmark(
         "score against centers, kernel, epochs",
         "choosing:cases",
@@ -55,12 +59,20 @@ BENCHMARKS = {
         needs_data=True,
     ),
     "cli": Benchmark("the command line beside Python", "cli:cases", ("data",), needs_data=True),
-    "compare": Benchmark("all solvers on one dataset", "compare:cases", ("data", "solver"), needs_data=True),
-    "covertype": Benchmark("Covertype without an argument", "covertype:cases", ("method", "device"), needs_data=True),
+    "compare": Benchmark(
+        "all solvers on one dataset", "compare:cases", ("data", "solver"), needs_data=True
+    ),
+    "covertype": Benchmark(
+        "Covertype without an argument", "covertype:cases", ("method", "device"), needs_data=True
+    ),
     "cpu": Benchmark("a kernel block on a CPU", "cpu:cases", ("d",)),
     "data": Benchmark("training from files", "data:cases", ("kind", "memory")),
-    "epoch": Benchmark("one epoch on a GPU", "epoch:cases", ("task", "n", "p"), needs_data=True, needs_gpu=True),
-    "fashion": Benchmark("Fashion-MNIST", "fashion:cases", ("solver", "epochs", "seed"), needs_data=True),
+    "epoch": Benchmark(
+        "one epoch on a GPU", "epoch:cases", ("task", "n", "p"), needs_data=True, needs_gpu=True
+    ),
+    "fashion": Benchmark(
+        "Fashion-MNIST", "fashion:cases", ("solver", "epochs", "seed"), needs_data=True
+    ),
     "grid": Benchmark(
         "kernels, bandwidths, sizes and precisions",
         "grid:cases",
@@ -73,17 +85,25 @@ BENCHMARKS = {
         ("table", "varied", "value"),
         needs_data=True,
     ),
-    "precision": Benchmark("every precision on a GPU", "precision:cases", ("bandwidth", "q"), needs_gpu=True),
+    "precision": Benchmark(
+        "every precision on a GPU", "precision:cases", ("bandwidth", "q"), needs_gpu=True
+    ),
     "ranks_memory": Benchmark("memory of each process", "ranks:memory", ("ranks",)),
-    "ranks_model": Benchmark("the cost model of many GPUs", "ranks:model", ("n", "p", "gpus"), needs_gpu=True),
+    "ranks_model": Benchmark(
+        "the cost model of many GPUs", "ranks:model", ("n", "p", "gpus"), needs_gpu=True
+    ),
     "ranks_network": Benchmark(
         "simulated networks",
         "ranks:network",
         ("ranks", "latency_milliseconds", "gigabytes_per_second"),
     ),
     "ranks_time": Benchmark("one process against one for each core", "ranks:times", ("cores",)),
-    "scaling": Benchmark("time and memory against centers and rows", "scaling:cases", ("n", "p"), needs_gpu=True),
-    "tabular": Benchmark("four regression tables", "tabular:cases", ("data", "method"), needs_data=True),
+    "scaling": Benchmark(
+        "time and memory against centers and rows", "scaling:cases", ("n", "p"), needs_gpu=True
+    ),
+    "tabular": Benchmark(
+        "four regression tables", "tabular:cases", ("data", "method"), needs_data=True
+    ),
     "teacher": Benchmark("the generated task", "teacher:cases", ("method",)),
 }
 
@@ -120,7 +140,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def parse(prog: str, doc: str | None, cases: Callable, words: list[str]) -> dict:
     """The keyword arguments of `cases`, read from the command line by the types of defaults."""
-    parser = argparse.ArgumentParser(prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of NAME.json")
     parser.add_argument(
         "--again",
@@ -150,7 +172,11 @@ def store(path: Path, key: tuple[str, ...], run: dict, row: dict) -> None:
         same = [row.get(name) for name in key]
         kept = [old for old in result["rows"] if [old.get(name) for name in key] != same]
         pairs = [(result["runs"][old["run"]], old) for old in kept] + [(run, row)]
-        runs = [each for i, (each, _) in enumerate(pairs) if each not in [before for before, _ in pairs[:i]]]
+        runs = [
+            each
+            for i, (each, _) in enumerate(pairs)
+            if each not in [before for before, _ in pairs[:i]]
+        ]
         rows = [{**old, "run": runs.index(each)} for each, old in pairs]
         path.write_text(json.dumps({"runs": runs, "rows": rows}, indent=1) + "\n")
 
@@ -169,12 +195,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 def show(rows: list[dict]) -> None:
     """Rows as an aligned table; lists and the number of the run are left out."""
-    keys = list(dict.fromkeys(key for row in rows for key, value in row.items() if not isinstance(value, list | dict)))
+    keys = list(
+        dict.fromkeys(
+            key for row in rows for key, value in row.items() if not isinstance(value, list | dict)
+        )
+    )
     keys = [key for key in keys if key != "run"]
     lines = [keys, *([cell(row.get(key)) for key in keys] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
     for line in lines:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        )
 
 
 def cell(value: object) -> str:

@@ -2,9 +2,9 @@
 
     python -m benchmarks scaling [--rows 2000000] [--largest 1048576]
 
-One projection method (carried), and from 65,536 centers on one preconditioner (s = 8,000, q = 800),
-so that only p changes. The fixed cost (labels, set-up, launches) is the intercept of the straight
-line in p that fits the seconds best, in relative error; beside it stands the free fit of
+One projection method (carried), and from 65,536 centers on one preconditioner (s = 8,000, q =
+800), so that only p changes. The fixed cost (labels, set-up, launches) is the intercept of the
+straight line in p that fits the seconds best, in relative error; beside it stands the free fit of
 fixed + b·p^exponent, and the steepest doubling. `--again` fits the stored rows again.
 """
 
@@ -57,5 +57,7 @@ def summary(rows: list[dict]) -> dict:
         "free_fit_fixed_seconds": free,
         "free_fit_exponent_in_p": slope(p, np.subtract(seconds, free)),
         "memory_exponent_in_p": slope(p, [row["peak_gib"] for row in large]),
-        "seconds_exponent_in_n": slope([row["n"] for row in by_rows], [row["fit_seconds"] for row in by_rows]),
+        "seconds_exponent_in_n": slope(
+            [row["n"] for row in by_rows], [row["fit_seconds"] for row in by_rows]
+        ),
     }

@@ -44,7 +44,9 @@ def nystroem_ridge(X, y, X_test, rows, components=5000) -> np.ndarray:
     for gamma in GAMMAS / X.shape[1]:
         values, vectors = eigh(rbf_kernel(X[some], gamma=gamma), driver="evd")
         normal = vectors / np.sqrt(np.maximum(values, 1e-12))
-        Phi, Phi_held = (rbf_kernel(X[part], X[some], gamma=gamma) @ normal for part in (train, held))
+        Phi, Phi_held = (
+            rbf_kernel(X[part], X[some], gamma=gamma) @ normal for part in (train, held)
+        )
         mean = Phi.mean(0)
         gram, right = Phi.T @ Phi - len(train) * np.outer(mean, mean), (Phi - mean).T @ y[train]
         for alpha in ALPHAS:
@@ -52,7 +54,9 @@ def nystroem_ridge(X, y, X_test, rows, components=5000) -> np.ndarray:
                 weights = solve(gram + alpha * np.eye(len(gram)), right, assume_a="pos")
             except np.linalg.LinAlgError:
                 continue
-            best = min(best, (rmse(y[held], (Phi_held - mean) @ weights + y[train].mean()), gamma, alpha))
+            best = min(
+                best, (rmse(y[held], (Phi_held - mean) @ weights + y[train].mean()), gamma, alpha)
+            )
     features = Nystroem(gamma=best[1], n_components=min(components, len(X)), random_state=0).fit(X)
     model = Ridge(alpha=best[2]).fit(features.transform(X), y)
     return model.predict(features.transform(X_test))
@@ -64,10 +68,14 @@ def kernel_ridge(X, y, X_test, rows, size=5000):
     some = train[: min(size, len(train))]
     for gamma in GAMMAS / X.shape[1]:
         for alpha in ALPHAS[::2]:
-            model = KernelRidge(kernel="rbf", gamma=gamma, alpha=alpha).fit(X[some[:2000]], y[some[:2000]] - y[some].mean())
+            model = KernelRidge(kernel="rbf", gamma=gamma, alpha=alpha).fit(
+                X[some[:2000]], y[some[:2000]] - y[some].mean()
+            )
             best = min(best, (rmse(y[held], model.predict(X[held]) + y[some].mean()), gamma, alpha))
     some = np.random.default_rng(0).permutation(len(X))[:size]
-    model = KernelRidge(kernel="rbf", gamma=best[1], alpha=best[2]).fit(X[some], y[some] - y[some].mean())
+    model = KernelRidge(kernel="rbf", gamma=best[1], alpha=best[2]).fit(
+        X[some], y[some] - y[some].mean()
+    )
     return model.predict(X_test) + y[some].mean()
 
 
@@ -86,10 +94,14 @@ def cases(
             HistGradientBoostingRegressor(random_state=0),
         )
         methods = {
-            "KernelRegressor()": lambda model=model, X=X, y=y, X_test=X_test: model.fit(X, y).predict(X_test),
+            "KernelRegressor()": (
+                lambda model=model, X=X, y=y, X_test=X_test: model.fit(X, y).predict(X_test)
+            ),
             "KernelRidge, 5,000 rows": lambda scaled=scaled: kernel_ridge(*scaled),
             "Nystroem 5,000 + Ridge, 7 × 7": lambda scaled=scaled: nystroem_ridge(*scaled),
-            "HistGradientBoosting": lambda model=boosting, X=X, y=y, X_test=X_test: model.fit(X, y).predict(X_test),
+            "HistGradientBoosting": (
+                lambda model=boosting, X=X, y=y, X_test=X_test: model.fit(X, y).predict(X_test)
+            ),
         }
         for method, run in methods.items():
             if not method.startswith(tuple(only)):

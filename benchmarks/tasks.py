@@ -16,7 +16,10 @@ from torch.nn.functional import affine_grid, grid_sample
 def data_folder() -> Path:
     folder = os.environ.get("KERNELMILL_DATA")
     if not folder:
-        sys.exit("Set KERNELMILL_DATA to the folder with the data: *.npz with X_train, y_train, X_test, y_test, and fashion-mnist/*.gz.")
+        sys.exit(
+            "Set KERNELMILL_DATA to the folder with the data: *.npz with X_train, y_train, X_test,"
+            " y_test, and fashion-mnist/*.gz."
+        )
     return Path(folder)
 
 
@@ -37,15 +40,22 @@ def fashion_mnist() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         data_folder(),
         Path("/usr/share/datasets/fashion-mnist"),
     ]
-    folder = next((place for place in places if (place / "train-images-idx3-ubyte.gz").exists()), None)
+    folder = next(
+        (place for place in places if (place / "train-images-idx3-ubyte.gz").exists()), None
+    )
     if folder is None:
-        sys.exit("Fashion-MNIST was not found: put its .gz files into $KERNELMILL_DATA/fashion-mnist.")
+        sys.exit(
+            "Fashion-MNIST was not found: put its .gz files into $KERNELMILL_DATA/fashion-mnist."
+        )
 
     def read(name: str, offset: int) -> Tensor:
         with gzip.open(folder / name) as file:
             return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=offset).copy())
 
-    images = [read(f"{part}-images-idx3-ubyte.gz", 16).view(-1, 784).float() / 255 for part in ("train", "t10k")]
+    images = [
+        read(f"{part}-images-idx3-ubyte.gz", 16).view(-1, 784).float() / 255
+        for part in ("train", "t10k")
+    ]
     labels = [read(f"{part}-labels-idx1-ubyte.gz", 8).long() for part in ("train", "t10k")]
     return images[0], labels[0], images[1], labels[1]
 

@@ -74,5 +74,8 @@ def cases(
 def accuracy(model: KernelClassifier, X: Tensor, y: Tensor) -> float:
     device = model.model_.alpha.device
     with torch.no_grad():
-        parts = [model.model_(X[i : i + 20_000].to(device)).argmax(1).cpu() for i in range(0, len(X), 20_000)]
+        parts = [
+            model.model_(X[i : i + 20_000].to(device)).argmax(1).cpu()
+            for i in range(0, len(X), 20_000)
+        ]
     return (torch.cat(parts) == y).double().mean().item()

@@ -1,4 +1,5 @@
-"""A file that is larger than the memory it may use: streamed, with checkpoints, and predicted from the raw file.
+"""A file that is larger than the memory it may use: streamed, with checkpoints, and predicted from
+the raw file.
 
 python examples/from_a_file.py
 """
@@ -21,7 +22,9 @@ def write(path: Path, rows: int, seed: int) -> None:
     place = g.choice(["mill", "river", "wood"], rows)
     target = np.sin(2 * columns["sensor 0"]) + columns["sensor 1"] * (place == "mill")
     columns["sensor 2"][g.random(rows) < 0.05] = np.nan
-    pq.write_table(pa.table({**columns, "place": place, "flow": target}), path, row_group_size=20_000)
+    pq.write_table(
+        pa.table({**columns, "place": place, "flow": target}), path, row_group_size=20_000
+    )
 
 
 def main() -> None:
@@ -42,7 +45,10 @@ def main() -> None:
         ).fit(folder / "train.parquet", "flow")
         model.save(folder / "model")
         again = load(folder / "model")
-        print(f"R² on new rows: {again.score(folder / 'new.parquet', 'flow'):.3f}; features: {', '.join(again.encoder_.names)}")
+        print(
+            f"R² on new rows: {again.score(folder / 'new.parquet', 'flow'):.3f}; features:"
+            f" {', '.join(again.encoder_.names)}"
+        )
 
 
 if __name__ == "__main__":

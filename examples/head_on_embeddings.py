@@ -1,4 +1,5 @@
-"""A kernel head on frozen embeddings: here random features of scikit-learn's digits stand for a network's; then the same in a pipeline.
+"""A kernel head on frozen embeddings: here random features of scikit-learn's digits stand for a
+network's; then the same in a pipeline.
 
 python examples/head_on_embeddings.py
 """
@@ -19,17 +20,26 @@ from kernelmill import KernelClassifier, kernels
 def main() -> None:
     pixels, y = load_digits(return_X_y=True)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128))
+    network = torch.nn.Sequential(
+        torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128)
+    )
     with torch.no_grad():
         embeddings = network(torch.tensor(pixels / 16, dtype=torch.float32)).numpy()
     X, X_test, y, y_test = train_test_split(embeddings, y, random_state=0)
 
     linear = LogisticRegression(max_iter=2000).fit(X, y)
     head = KernelClassifier(random_state=0).fit(X, y)
-    print(f"linear head {linear.score(X_test, y_test):.3f}, kernel head {head.score(X_test, y_test):.3f}")
+    print(
+        f"linear head {linear.score(X_test, y_test):.3f}, kernel head"
+        f" {head.score(X_test, y_test):.3f}"
+    )
 
-    pipeline = make_pipeline(Normalizer(), KernelClassifier(kernel=kernels.Laplacian(1.0), n_centers=500, random_state=0))
-    search = GridSearchCV(pipeline, {"kernelclassifier__kernel__bandwidth": [0.3, 1.0, 3.0]}, cv=3).fit(X, y)
+    pipeline = make_pipeline(
+        Normalizer(), KernelClassifier(kernel=kernels.Laplacian(1.0), n_centers=500, random_state=0)
+    )
+    search = GridSearchCV(
+        pipeline, {"kernelclassifier__kernel__bandwidth": [0.3, 1.0, 3.0]}, cv=3
+    ).fit(X, y)
     print(search.best_params_, f"{search.score(X_test, y_test):.3f}")
 
     in_torch = torch.nn.Sequential(network, head.model_)  # a trained head is a torch module

@@ -1,9 +1,11 @@
-"""The multi-epoch figure: accuracy per epoch of EigenPro 4 and EigenPro 3, for several numbers of centers.
+"""The multi-epoch figure: accuracy per epoch of EigenPro 4 and EigenPro 3, for several numbers of
+centers.
 
     python -m reproduce.figure_epochs [--small | --gpu | --paper]
 
-Accuracy is that of validation rows after each epoch; a run ends after the epoch in which it passes its "longest" seconds. Both methods are
-as published, with the same subsample; beside them this library's EigenPro 4, whose step falls to zero over the epochs it was given.
+Accuracy is that of validation rows after each epoch; a run ends after the epoch in which it passes
+its "longest" seconds. Both methods are as published, with the same subsample; beside them this
+library's EigenPro 4, whose step falls to zero over the epochs it was given.
 """
 
 from __future__ import annotations
@@ -20,13 +22,32 @@ from .record import METHODS, accuracy, axes, largest, save, script, settle, writ
 
 NAME = "figure_epochs"
 SIZES: dict[str, dict[str, Any]] = {
-    "small": {"data": {"features": 10_000, "text": 20_000}, "p": [1024, 4096], "epochs": 10, "s": 1000, "q": 100, "longest": 300},
-    "gpu": {"data": {"features": 250_000}, "p": [8192, 65_536], "epochs": 8, "s": 10_000, "q": 1000, "longest": 100},
-    "paper": {
-        "data": {"imagenet": 1_280_000, "webvision": 5_200_000, "librispeech": 10_000_000}, "p": [100_000, 500_000, 1_200_000],
-        "epochs": 20, "s": 10_000, "q": 1000, "longest": 6 * 3600, "bandwidth": {"imagenet": 16.0, "webvision": 20.0, "librispeech": 20.0},
+    "small": {
+        "data": {"features": 10_000, "text": 20_000},
+        "p": [1024, 4096],
+        "epochs": 10,
+        "s": 1000,
+        "q": 100,
+        "longest": 300,
     },
-}  # fmt: skip
+    "gpu": {
+        "data": {"features": 250_000},
+        "p": [8192, 65_536],
+        "epochs": 8,
+        "s": 10_000,
+        "q": 1000,
+        "longest": 100,
+    },
+    "paper": {
+        "data": {"imagenet": 1_280_000, "webvision": 5_200_000, "librispeech": 10_000_000},
+        "p": [100_000, 500_000, 1_200_000],
+        "epochs": 20,
+        "s": 10_000,
+        "q": 1000,
+        "longest": 6 * 3600,
+        "bandwidth": {"imagenet": 16.0, "webvision": 20.0, "librispeech": 20.0},
+    },
+}
 RUNS = {
     "EigenPro 4, as published": METHODS["EigenPro 4, as published"]["color"],
     "EigenPro 3, as published": METHODS["EigenPro 3, as published"]["color"],
@@ -38,7 +59,11 @@ REACHED = 0.5  # points below the best epoch: from there on a run counts as conv
 def solver_of(name: str, s: int, q: int) -> Any:
     if name == "EigenPro 3, as published":
         return EigenPro3(s=s, q=q, projection="one_pass", recipe="paper")
-    return EigenPro4.paper(s=s, q=q) if name == "EigenPro 4, as published" else EigenPro4(s=s, q=q, projection="carried")
+    return (
+        EigenPro4.paper(s=s, q=q)
+        if name == "EigenPro 4, as published"
+        else EigenPro4(s=s, q=q, projection="carried")
+    )
 
 
 def curve(data: Data, p: int, name: str, size: dict, device: str) -> list[dict]:
@@ -56,22 +81,40 @@ def curve(data: Data, p: int, name: str, size: dict, device: str) -> list[dict]:
     weights: list[tuple[float, Any]] = []
     settle(device)
     model = KernelClassifier(
-        kernel=kernels.Laplacian(bandwidth=data.bandwidth), n_centers=p, solver=solver_of(name, size["s"], size["q"]),
-        epochs=size["epochs"], ridge=0.0, validation_fraction=0.0, random_state=0, device=device, callbacks=listen,
-    )  # fmt: skip
+        kernel=kernels.Laplacian(bandwidth=data.bandwidth),
+        n_centers=p,
+        solver=solver_of(name, size["s"], size["q"]),
+        epochs=size["epochs"],
+        ridge=0.0,
+        validation_fraction=0.0,
+        random_state=0,
+        device=device,
+        callbacks=listen,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a run that gives up says so in its row
         model.fit(data.X, data.y)
     for epoch, (seconds, alpha) in enumerate(weights, 1):
         model.model_.alpha.copy_(alpha.to(model.model_.alpha))
         score = accuracy(model.model_, data.X_valid, data.y_valid)
-        rows.append({"data": data.name, "run": name, "n": len(data.X), "p": p, "epoch": epoch, "accuracy": score, "seconds": seconds})
+        rows.append(
+            {
+                "data": data.name,
+                "run": name,
+                "n": len(data.X),
+                "p": p,
+                "epoch": epoch,
+                "accuracy": score,
+                "seconds": seconds,
+            }
+        )
     for row in rows:
         row |= {"m": model.plan_.m, "T": model.plan_.T, "step backs": back}
     best = max(row["accuracy"] for row in rows)
     first = next(row["epoch"] for row in rows if row["accuracy"] >= best - REACHED)
     print(
-        f"{data.name}, p = {p}, {name}: {rows[0]['accuracy']:.2f} → {best:.2f} (reached in epoch {first}), {rows[-1]['seconds']:.1f} s",
+        f"{data.name}, p = {p}, {name}: {rows[0]['accuracy']:.2f} → {best:.2f} (reached in epoch"
+        f" {first}), {rows[-1]['seconds']:.1f} s",
         flush=True,
     )
     return rows
@@ -101,7 +144,11 @@ def draw() -> None:
         scores = []
         for each, color in RUNS.items():
             for p, style in zip(sizes, (":", "-", "--"), strict=False):
-                of = [row for row in result["rows"] if row["data"] == name and row["run"] == each and row["p"] == p]
+                of = [
+                    row
+                    for row in result["rows"]
+                    if row["data"] == name and row["run"] == each and row["p"] == p
+                ]
                 panel.plot(
                     [row["epoch"] for row in of],
                     [row["accuracy"] for row in of],

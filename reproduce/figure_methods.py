@@ -1,10 +1,11 @@
-"""The three-method figure: seconds, memory and accuracy against p of EigenPro 4, EigenPro 3 and Falkon, each until it has converged.
+"""The three-method figure: seconds, memory and accuracy against p of EigenPro 4, EigenPro 3 and
+Falkon, each until it has converged.
 
     python -m reproduce.figure_methods [--small | --gpu | --paper]
 
-EigenPro runs end when three epochs have brought nothing on a tenth of the rows, which they do not train on, or after all their epochs;
-Falkon at its tolerance. Every fit has a
-process of its own, so that its memory is its own.
+EigenPro runs end when three epochs have brought nothing on a tenth of the rows, which they do not
+train on, or after all their epochs; Falkon at its tolerance. Every fit has a process of its own,
+so that its memory is its own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,28 @@ from .record import METHODS, axes, fit, largest, save, script, write
 NAME = "figure_methods"
 PUBLISHED = {"s": 10_000, "q": 1000, "bandwidth": 16.0}
 SIZES: dict[str, dict[str, Any]] = {
-    "small": {"data": "text", "n": 20_000, "p": [1024, 2048, 4096, 8192], "epochs": 15, "longest": 120.0},
-    "gpu": {"data": "generated", "n": 250_000, "p": [8192, 16_384, 32_768, 65_536], "epochs": 15, "longest": 60.0},
-    "paper": {"data": "imagenet", "n": 1_280_000, "p": [64_000, 128_000, 256_000, 512_000], "epochs": 100, "longest": 86400.0, **PUBLISHED},
+    "small": {
+        "data": "text",
+        "n": 20_000,
+        "p": [1024, 2048, 4096, 8192],
+        "epochs": 15,
+        "longest": 120.0,
+    },
+    "gpu": {
+        "data": "generated",
+        "n": 250_000,
+        "p": [8192, 16_384, 32_768, 65_536],
+        "epochs": 15,
+        "longest": 60.0,
+    },
+    "paper": {
+        "data": "imagenet",
+        "n": 1_280_000,
+        "p": [64_000, 128_000, 256_000, 512_000],
+        "epochs": 100,
+        "longest": 86400.0,
+        **PUBLISHED,
+    },
 }
 SHOWN = ["EigenPro 4, as published", "EigenPro 3, as published", "Falkon", "kernelmill"]
 
@@ -37,7 +57,16 @@ def one(given: Any, p: int, method: str) -> dict:
     solver = METHODS[method]["solver"]()
     if "EigenPro" in method and "s" in size:
         solver = replace(solver, s=size["s"], q=size["q"])
-    return fit(data, p, method, device=given.device, epochs=size["epochs"], longest=size["longest"], solver=solver, **stops)
+    return fit(
+        data,
+        p,
+        method,
+        device=given.device,
+        epochs=size["epochs"],
+        longest=size["longest"],
+        solver=solver,
+        **stops,
+    )
 
 
 def run(given: Any) -> None:
@@ -47,13 +76,27 @@ def run(given: Any) -> None:
     rows = []
     for p in SIZES[given.size]["p"]:
         for method in SHOWN:
-            call = [sys.executable, "-m", "reproduce.figure_methods", f"--{given.size}", "--one", str(p), method]
+            call = [
+                sys.executable,
+                "-m",
+                "reproduce.figure_methods",
+                f"--{given.size}",
+                "--one",
+                str(p),
+                method,
+            ]
             done = subprocess.run(call, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(done.stderr, file=sys.stderr)
                 raise SystemExit(done.returncode)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
-            print({key: round(value, 2) if isinstance(value, float) else value for key, value in rows[-1].items()}, flush=True)
+            print(
+                {
+                    key: round(value, 2) if isinstance(value, float) else value
+                    for key, value in rows[-1].items()
+                },
+                flush=True,
+            )
             write(NAME, given.size, rows)
 
 
@@ -68,13 +111,27 @@ def draw() -> None:
         for panel, key in zip(panels, ("seconds", "memory MiB", "accuracy"), strict=True):
             with_it = [row for row in of if key in row]
             panel.plot(
-                [row["p"] for row in with_it], [row[key] for row in with_it], color=look["color"], marker=look["marker"], label=method
+                [row["p"] for row in with_it],
+                [row[key] for row in with_it],
+                color=look["color"],
+                marker=look["marker"],
+                label=method,
             )
             for row in with_it:
                 if "steps timed" in row:  # hollow: extrapolated
-                    panel.plot(row["p"], row[key], look["marker"], color=look["color"], markerfacecolor="white")
+                    panel.plot(
+                        row["p"],
+                        row[key],
+                        look["marker"],
+                        color=look["color"],
+                        markerfacecolor="white",
+                    )
     ticks = sorted({row["p"] for row in result["rows"]})
-    for panel, name in zip(panels, ("seconds until converged", "memory beyond the data, MiB", "test accuracy, %"), strict=True):
+    for panel, name in zip(
+        panels,
+        ("seconds until converged", "memory beyond the data, MiB", "test accuracy, %"),
+        strict=True,
+    ):
         panel.set(xscale="log", xlabel="centers p", title=name)
         panel.set_xticks(ticks, [f"{tick // 1024}k" for tick in ticks])
         panel.minorticks_off()
@@ -86,4 +143,9 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    script(__doc__, run, draw, one={"nargs": 2, "help": "P METHOD: a single fit, its row on the last line"})
+    script(
+        __doc__,
+        run,
+        draw,
+        one={"nargs": 2, "help": "P METHOD: a single fit, its row on the last line"},
+    )

@@ -1,9 +1,11 @@
-"""The figure "T = 11 against T = 1": accuracy at every iteration, between and after projections, of EigenPro 4 and EigenPro 3.
+"""The figure "T = 11 against T = 1": accuracy at every iteration, between and after projections,
+of EigenPro 4 and EigenPro 3.
 
     python -m reproduce.figure_projection [--small | --gpu | --paper]
 
-EigenPro 3 is EigenPro 4 with T = 1 (tests/test_identities.py, number 2): both run through the same loop here, step by step. Accuracy is
-that of validation rows; the seconds are those of training alone, without looking.
+EigenPro 3 is EigenPro 4 with T = 1 (tests/test_identities.py, number 2): both run through the same
+loop here, step by step. Accuracy is that of validation rows; the seconds are those of training
+alone, without looking.
 """
 
 from __future__ import annotations
@@ -37,21 +39,41 @@ SIZES: dict[str, dict[str, Any]] = {
     "paper": {"data": "webvision", "n": 5_200_000, "p": 100_000, "steps": 220, "m": None},
 }
 RUNS = {
-    "EigenPro 4, T = 11": (replace(EigenPro4.paper(), T=11), METHODS["EigenPro 4, as published"]["color"]),
-    "EigenPro 3 (T = 1)": (replace(EigenPro4.paper(), T=1), METHODS["EigenPro 3, as published"]["color"]),
-    "EigenPro 4, T = 11, residual carried": (EigenPro4(T=11, projection="carried", control_variate=False), METHODS["kernelmill"]["color"]),
+    "EigenPro 4, T = 11": (
+        replace(EigenPro4.paper(), T=11),
+        METHODS["EigenPro 4, as published"]["color"],
+    ),
+    "EigenPro 3 (T = 1)": (
+        replace(EigenPro4.paper(), T=1),
+        METHODS["EigenPro 3, as published"]["color"],
+    ),
+    "EigenPro 4, T = 11, residual carried": (
+        EigenPro4(T=11, projection="carried", control_variate=False),
+        METHODS["kernelmill"]["color"],
+    ),
 }
 
 
-def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, device: str) -> list[dict]:
+def trace(
+    data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, device: str
+) -> list[dict]:
     """Accuracy and seconds after every step, and after every projection."""
     kernel = kernels.Laplacian(bandwidth=data.bandwidth)
     n, d, c = len(data.X), data.X.shape[1], data.classes
     budget = parse_bytes(None, device)
     base = Plan(
-        solver.name, n, d, c, p, precision=precision_of("auto", 2 if device == "cuda" else 4, d, kernel, device), device=device, x_bytes=2,
-        epochs=1, tile_bytes=tile_bytes(budget, device), budget=budget,
-    )  # fmt: skip
+        solver.name,
+        n,
+        d,
+        c,
+        p,
+        precision=precision_of("auto", 2 if device == "cuda" else 4, d, kernel, device),
+        device=device,
+        x_bytes=2,
+        epochs=1,
+        tile_bytes=tile_bytes(budget, device),
+        budget=budget,
+    )
     plan = solver.plan(base)
     Y = torch.nn.functional.one_hot(data.y, c).to(plan.torch_dtype)
     mean = Y.mean(0)
@@ -81,7 +103,9 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
         at = time.perf_counter()
 
     class Watched(Shards):
-        """After each step the model between projections is looked at: centers, temporary centers, subsample."""
+        """After each step the model between projections is looked at: centers, temporary centers,
+        subsample.
+        """
 
         def temporary(self) -> Temporary:
             K, tmp = self.K, super().temporary()
@@ -103,25 +127,36 @@ def trace(data: Data, p: int, steps: int, m: int | None, solver: EigenPro4, devi
     while done < steps:
         T = min(setup.plan.T or 1, steps - done)
         if solver.recipe == "paper":
-            h, _ = paper.steps(islice(batches, T), step_now(setup.plan, state), state, problem, centers)
+            h, _ = paper.steps(
+                islice(batches, T), step_now(setup.plan, state), state, problem, centers
+            )
         else:
             h, _ = eigenpro4.steps(islice(batches, T), state, centers, NoControl(), NoRidge())
         theta, state.r = setup.project(state.r + h)
         state.alpha += theta
         note("projection", lambda X: setup.K.matmul(setup.K.points(X), setup.Z, state.alpha))
         done += T
-    print(f"m = {setup.plan.m}, {done} steps, {spent:.1f} s, {rows[-1]['accuracy']:.2f} %", flush=True)
+    print(
+        f"m = {setup.plan.m}, {done} steps, {spent:.1f} s, {rows[-1]['accuracy']:.2f} %", flush=True
+    )
     return [{**row, "m": setup.plan.m} for row in rows]
 
 
 def run(given: Any) -> None:
     size = SIZES[given.size]
     data = load(size["data"], size["n"], given.device)
-    data = replace(data, X_valid=data.X_valid[:2000], y_valid=data.y_valid[:2000]) if given.size == "small" else data
+    data = (
+        replace(data, X_valid=data.X_valid[:2000], y_valid=data.y_valid[:2000])
+        if given.size == "small"
+        else data
+    )
     rows = []
     for name, (solver, _) in RUNS.items():
         print(name, flush=True)
-        rows += [{"run": name, **row} for row in trace(data, size["p"], size["steps"], size["m"], solver, given.device)]
+        rows += [
+            {"run": name, **row}
+            for row in trace(data, size["p"], size["steps"], size["m"], solver, given.device)
+        ]
     write(NAME, given.size, rows, data=size["data"], n=len(data.X), p=size["p"])
 
 
@@ -130,19 +165,37 @@ def draw() -> None:
     if not results:
         return
     figure, panels = axes(1 + len(results), height=4.4, width=5.4)
-    for panel, result, key in zip(panels, [results[0], *results], ["seconds", *["step"] * len(results)], strict=True):
+    for panel, result, key in zip(
+        panels, [results[0], *results], ["seconds", *["step"] * len(results)], strict=True
+    ):
         low = 100.0
         for name, (_, color) in RUNS.items():
             of = [row for row in result["rows"] if row["run"] == name]
             after = [row for row in of if row["kind"] == "projection"]
             every = after if "T = 1)" in name else of
             low = min(low, sorted(row["accuracy"] for row in after)[len(after) // 8])
-            panel.plot([row[key] for row in every], [row["accuracy"] for row in every], color=color, linewidth=1.3, label=name)
+            panel.plot(
+                [row[key] for row in every],
+                [row["accuracy"] for row in every],
+                color=color,
+                linewidth=1.3,
+                label=name,
+            )
             if "T = 11" in name:
-                panel.plot([row[key] for row in after], [row["accuracy"] for row in after], "o", color=color, markersize=4)
+                panel.plot(
+                    [row[key] for row in after],
+                    [row["accuracy"] for row in after],
+                    "o",
+                    color=color,
+                    markersize=4,
+                )
         best = max(row["accuracy"] for row in result["rows"])
         where = f"{result['data']}, p = {result['p']:,}, m = {result['rows'][0]['m']:,}"
-        panel.set(xlabel="iteration" if key == "step" else "seconds of training", ylim=(max(0.0, low - 4), best + 1), title=where)
+        panel.set(
+            xlabel="iteration" if key == "step" else "seconds of training",
+            ylim=(max(0.0, low - 4), best + 1),
+            title=where,
+        )
         if key == "seconds":
             panel.set_xscale("log")
     panels[0].set_ylabel("accuracy on validation rows, %")

@@ -25,7 +25,13 @@ NAMES = {
 
 
 def duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def shown(row: dict, three: dict) -> str:
@@ -53,10 +59,17 @@ def table2(size: str) -> str:
     for data in dict.fromkeys(row["data"] for row in result["rows"]):
         sizes = sorted({p for d, p, _ in found if d == data})
         n, d = next((row["n"], row["d"]) for row in result["rows"] if row["data"] == data)
-        lines = [f"**{NAMES.get(data, data)}**, n = {n:,}, d = {d:,}:", "", "| | " + " | ".join(f"p = {size_of(p)}" for p in sizes) + " |"]
+        lines = [
+            f"**{NAMES.get(data, data)}**, n = {n:,}, d = {d:,}:",
+            "",
+            "| | " + " | ".join(f"p = {size_of(p)}" for p in sizes) + " |",
+        ]
         lines.append("| --- |" + " --- |" * len(sizes))
         for method in ROWS:
-            line = [shown(found.get((data, p, method), {}), found.get((data, p, THREE), {})) for p in sizes]
+            line = [
+                shown(found.get((data, p, method), {}), found.get((data, p, THREE), {}))
+                for p in sizes
+            ]
             lines.append(f"| {method} | " + " | ".join(line) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -64,7 +77,9 @@ def table2(size: str) -> str:
 
 def papers_table() -> str:
     lines = [
-        "| | | " + " | ".join(f"p = {p // 1000}k" if p < 10**6 else "p = 1M" for p in PAPER_P) + " |",
+        "| | | "
+        + " | ".join(f"p = {p // 1000}k" if p < 10**6 else "p = 1M" for p in PAPER_P)
+        + " |",
         "| --- | --- |" + " --- |" * len(PAPER_P),
     ]
     for data, methods in TABLE_2.items():
@@ -83,13 +98,26 @@ def papers_table() -> str:
 
 
 def default_against_paper() -> str:
-    """Where this library stands against EigenPro 4 as published, cell by cell: one epoch, and its default."""
-    heads = ["", "p", "seconds: published", "one epoch", "default", "accuracy: published", "one epoch", "default"]
+    """Where this library stands against EigenPro 4 as published, cell by cell: one epoch, and its
+    default.
+    """
+    heads = [
+        "",
+        "p",
+        "seconds: published",
+        "one epoch",
+        "default",
+        "accuracy: published",
+        "one epoch",
+        "default",
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for data, p in cells():
         rows = [cell(data, p, method) for method in (FOUR, ONE, "kernelmill")]
         if all("accuracy" in row for row in rows):
-            seconds, scores = ([f"{row[key]:.2f}" for row in rows] for key in ("seconds", "accuracy"))
+            seconds, scores = (
+                [f"{row[key]:.2f}" for row in rows] for key in ("seconds", "accuracy")
+            )
             lines.append("| " + " | ".join([data, size_of(p), *seconds, *scores]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -104,10 +132,19 @@ def standing() -> str:
         pairs = [(cell(d, p, method), cell(d, p, FOUR), d, p) for d, p in cells()]
         pairs = [each for each in pairs if "accuracy" in each[0] and "accuracy" in each[1]]
         better = sum(ours["accuracy"] >= theirs["accuracy"] for ours, theirs, *_ in pairs)
-        slower = [(d, p, ours["seconds"] / theirs["seconds"]) for ours, theirs, d, p in pairs if ours["seconds"] >= theirs["seconds"]]
-        said = f"{name} is at least as accurate in {better} of {len(pairs)} cells, and takes less time in {len(pairs) - len(slower)}"
+        slower = [
+            (d, p, ours["seconds"] / theirs["seconds"])
+            for ours, theirs, d, p in pairs
+            if ours["seconds"] >= theirs["seconds"]
+        ]
+        said = (
+            f"{name} is at least as accurate in {better} of {len(pairs)} cells, and takes less time"
+            f" in {len(pairs) - len(slower)}"
+        )
         if slower and method == ONE:
-            said += "; in the others " + " and ".join(f"{ratio:.2f} times as much ({d}, {size_of(p)})" for d, p, ratio in slower)
+            said += "; in the others " + " and ".join(
+                f"{ratio:.2f} times as much ({d}, {size_of(p)})" for d, p, ratio in slower
+            )
         elif slower:
             said += f"; up to {max(ratio for *_, ratio in slower):.1f} times as much elsewhere"
         parts.append(said + ".")
@@ -116,19 +153,40 @@ def standing() -> str:
 
 def claims() -> str:
     judged = [(claim, *verdict_of(claim)) for claim in CLAIMS]
-    counts = {verdict: sum(found == verdict for _, found, _ in judged) for verdict in (YES, ALMOST, NO)}
-    lines = [f"{counts[YES]} confirmed, {counts[ALMOST]} confirmed with a difference, {counts[NO]} not confirmed.", ""]
+    counts = {
+        verdict: sum(found == verdict for _, found, _ in judged) for verdict in (YES, ALMOST, NO)
+    }
+    lines = [
+        (
+            f"{counts[YES]} confirmed, {counts[ALMOST]} confirmed with a difference, {counts[NO]}"
+            " not confirmed."
+        ),
+        "",
+    ]
     lines += ["| the paper says | | what says so |", "| --- | --- | --- |"]
-    lines += [f"| {claim.text} ({claim.where}) | **{verdict}** | {said.replace('|', '∣')} |" for claim, verdict, said in judged]
+    lines += [
+        f"| {claim.text} ({claim.where}) | **{verdict}** | {said.replace('|', '∣')} |"
+        for claim, verdict, said in judged
+    ]
     return "\n".join(lines) + "\n"
 
 
 def growth() -> str:
     """Exponents of seconds and memory on the GPU."""
-    lines = ["| | | seconds | last doubling | memory | last doubling |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| | | seconds | last doubling | memory | last doubling |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for row in exponents(read("table2_comparison", "gpu")):
-        values = [row[key] for key in ("seconds", "seconds, last doubling", "memory", "memory, last doubling")]
-        lines.append(f"| {row['data']} | {row['method']} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+        values = [
+            row[key]
+            for key in ("seconds", "seconds, last doubling", "memory", "memory, last doubling")
+        ]
+        lines.append(
+            f"| {row['data']} | {row['method']} | "
+            + " | ".join(f"{value:.2f}" for value in values)
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -144,11 +202,17 @@ def machines() -> str:
 
 def main() -> None:
     parts = {
-        "claims": claims(), "table2-gpu": table2("gpu"), "table2-small": table2("small"), "table2-paper": papers_table(),
-        "default": default_against_paper(), "standing": standing(), "machines": machines(), "growth": growth(),
+        "claims": claims(),
+        "table2-gpu": table2("gpu"),
+        "table2-small": table2("small"),
+        "table2-paper": papers_table(),
+        "default": default_against_paper(),
+        "standing": standing(),
+        "machines": machines(),
+        "growth": growth(),
         "places": ", ".join(f"{data} for {PLACES[data]}" for data in ("features", "fashion")),
         "table2-own": table2("paper"),
-    }  # fmt: skip
+    }
     text = TEXT.read_text()
     for name, part in parts.items():
         text = text.replace(f"{{{{ {name} }}}}", part.rstrip("\n"))

@@ -1,4 +1,6 @@
-"""The paper's own numbers, as printed: Table 2, minutes of one epoch and accuracy, or its own words where it prints days."""
+"""The paper's own numbers, as printed: Table 2, minutes of one epoch and accuracy, or its own words
+where it prints days.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,35 @@ TABLE_2: dict[str, dict[str, list[tuple[float | str, float | None] | None]]] = {
     },
     "CIFAR5M": {
         "EigenPro 4": [(3, 69.0), (4, 70.9), (6, 71.8), (10, 72.9), (17, 73.8)],
-        "EigenPro 3": [(45, 68.8), (105, 70.3), (785, 70.53), ("> 2 days", None), ("> 6 days", None)],
+        "EigenPro 3": [
+            (45, 68.8),
+            (105, 70.3),
+            (785, 70.53),
+            ("> 2 days", None),
+            ("> 6 days", None),
+        ],
         "Falkon": [(5, 57.7), (11, 59.4), OOM, OOM, OOM],
     },
     "Librispeech": {
         "EigenPro 4": [(16, 86.8), (19, 87.8), (24, 88.33), (36, 88.89), (70, 89.5)],
-        "EigenPro 3": [(145, 85.4), (341, 84.75), ("≈ 2 days", None), ("> 5 days", None), ("> 20 days", None)],
+        "EigenPro 3": [
+            (145, 85.4),
+            (341, 84.75),
+            ("≈ 2 days", None),
+            ("> 5 days", None),
+            ("> 20 days", None),
+        ],
         "Falkon": [(9, 81.0), (21, 82.3), OOM, OOM, OOM],
     },
     "Webvision*": {
         "EigenPro 4": [(2, 24.3), (4, 24.9), (5, 26.0), (11, 27.3), (21, 29.3)],
-        "EigenPro 3": [(91, 24.0), (199, 24.5), (531, 25.52), ("2 days", None), ("> 10 days", None)],
+        "EigenPro 3": [
+            (91, 24.0),
+            (199, 24.5),
+            (531, 25.52),
+            ("2 days", None),
+            ("> 10 days", None),
+        ],
         "Falkon": [(4, 21.7), (13, 22.4), OOM, OOM, OOM],
     },
 }
@@ -38,6 +58,10 @@ SPEED_UPS = {
 }
 # What stands in for which of its data.
 PLACES = {
-    "features": "CIFAR5M*", "fashion": "CIFAR5M", "cifar5m_features": "CIFAR5M*", "cifar5m": "CIFAR5M", "librispeech": "Librispeech",
+    "features": "CIFAR5M*",
+    "fashion": "CIFAR5M",
+    "cifar5m_features": "CIFAR5M*",
+    "cifar5m": "CIFAR5M",
+    "librispeech": "Librispeech",
     "webvision": "Webvision*",
-}  # fmt: skip
+}

@@ -1,6 +1,8 @@
-"""Compiles every Triton kernel for an NVIDIA sm_90 GPU, without having one: run by test_fused.py in a process of its own.
+"""Compiles every Triton kernel for an NVIDIA sm_90 GPU, without having one: run by test_fused.py
+in a process of its own.
 
-The interpreter forgives what the compiler does not, so this is what a machine without a GPU can say about the compiled kernels.
+The interpreter forgives what the compiler does not, so this is what a machine without a GPU can
+say about the compiled kernels.
 """
 
 import sys
@@ -23,9 +25,20 @@ from kernelmill.kernels import (
 from kernelmill.ops import triton_kernels
 from kernelmill.ops.fused import Form, _padded
 
-EVERY = [Laplacian(), Gaussian(), Matern(), Matern(nu=2.5), GeneralisedExponential(), RationalQuadratic(), Linear(), Polynomial(),
-         ReluNTK(),
-         ArcCosine(order=0), ArcCosine(), ArcCosine(order=2)]  # fmt: skip
+EVERY = [
+    Laplacian(),
+    Gaussian(),
+    Matern(),
+    Matern(nu=2.5),
+    GeneralisedExponential(),
+    RationalQuadratic(),
+    Linear(),
+    Polynomial(),
+    ReluNTK(),
+    ArcCosine(order=0),
+    ArcCosine(),
+    ArcCosine(order=2),
+]
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "tf32": "fp32", "float32": "fp16"}
 
@@ -34,7 +47,11 @@ def build(kernel, types: dict[str, str], constants: dict, **options) -> None:
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
     names = list(signature)
     assert names == kernel.arg_names, (names, kernel.arg_names)
-    source = ASTSource(kernel, signature, constexprs={(names.index(name),): value for name, value in constants.items()})
+    source = ASTSource(
+        kernel,
+        signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+    )
     compiled = triton.compile(source, target=TARGET, options=options)
     assert compiled.metadata.shared < 232_448, "more shared memory than an H100 has"
 
@@ -48,16 +65,43 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
     half, single = TYPES[precision], "*fp32"
     part = f"tensordesc<fp16[{shape.BM}, {shape.BN // shape.parts}]>"
     types = {
-        "a": f"tensordesc<{half}[{shape.BM}, {shape.BK}]>", "b": f"tensordesc<{half}[{shape.BN}, {shape.BK}]>", "sq_a_ptr": single,
-        "sq_b_ptr": single, "norm_a_ptr": single, "norm_b_ptr": single, "w_ptr": "*fp16", "back_ptr": single,
-        "k_high": part if store == "split" else single, "k_low": part if store == "split" else single, "stride": "i64", "out_ptr": single,
-        **dict.fromkeys(["M", "N", "D", "c", "row_tiles", "per_program"], "i32"), "unit": "fp32", "number": "fp32",
-    }  # fmt: skip
+        "a": f"tensordesc<{half}[{shape.BM}, {shape.BK}]>",
+        "b": f"tensordesc<{half}[{shape.BN}, {shape.BK}]>",
+        "sq_a_ptr": single,
+        "sq_b_ptr": single,
+        "norm_a_ptr": single,
+        "norm_b_ptr": single,
+        "w_ptr": "*fp16",
+        "back_ptr": single,
+        "k_high": part if store == "split" else single,
+        "k_low": part if store == "split" else single,
+        "stride": "i64",
+        "out_ptr": single,
+        **dict.fromkeys(["M", "N", "D", "c", "row_tiles", "per_program"], "i32"),
+        "unit": "fp32",
+        "number": "fp32",
+    }
     constants = dict(
-        PROFILE=profile, ORDER=order, NORMALISE=normalised, PRODUCT=product, STORE=store, BM=shape.BM, BN=shape.BN, BK=shape.BK,
-        PARTS=shape.parts, C=C, TWO=form.two, RESIDENT=D <= shape.BK,
-    )  # fmt: skip
-    build(triton_kernels.block_product, types, constants, num_warps=shape.warps, num_stages=shape.stages)
+        PROFILE=profile,
+        ORDER=order,
+        NORMALISE=normalised,
+        PRODUCT=product,
+        STORE=store,
+        BM=shape.BM,
+        BN=shape.BN,
+        BK=shape.BK,
+        PARTS=shape.parts,
+        C=C,
+        TWO=form.two,
+        RESIDENT=D <= shape.BK,
+    )
+    build(
+        triton_kernels.block_product,
+        types,
+        constants,
+        num_warps=shape.warps,
+        num_stages=shape.stages,
+    )
 
 
 def main() -> None:
@@ -73,8 +117,20 @@ def main() -> None:
     for two in (False, True):
         types = {"a": "tensordesc<fp16[64, 32]>", "out_ptr": "*fp32", "M": "i32", "D": "i32"}
         build(triton_kernels.norms, types, dict(BM=64, BK=32, TWO=two))
-        types = {"w_ptr": "*fp32", "largest_ptr": "*fp32", "out_ptr": "*fp16", "back_ptr": "*fp32", "N": "i32", "c": "i32", "C": "i32"}
-        build(triton_kernels.split_columns, types, dict(STACKED=two, BLOCK=4096 // _padded(10), WIDTH=_padded(10)))
+        types = {
+            "w_ptr": "*fp32",
+            "largest_ptr": "*fp32",
+            "out_ptr": "*fp16",
+            "back_ptr": "*fp32",
+            "N": "i32",
+            "c": "i32",
+            "C": "i32",
+        }
+        build(
+            triton_kernels.split_columns,
+            types,
+            dict(STACKED=two, BLOCK=4096 // _padded(10), WIDTH=_padded(10)),
+        )
     print("compiled")
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: its kernels then run on the CPU, slowly
+    # Before anything imports Triton: its kernels then run on the CPU, slowly.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from kernelmill import kernels, solvers
 from kernelmill.data import ArraySource
@@ -19,7 +20,8 @@ from kernelmill.distributed.team import Alone
 from kernelmill.planning.plan import Plan
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
-torch.set_num_threads(1)  # problems this small are several times slower with two threads that wait for each other
+# Problems this small are several times slower with two threads that wait for each other.
+torch.set_num_threads(1)
 
 
 @dataclass
@@ -34,19 +36,38 @@ class Problem:
 
     @property
     def source(self) -> ArraySource:
-        return ArraySource(self.X, self.Y, mean=torch.zeros(self.Y.shape[1], dtype=self.X.dtype), w=self.w, seed=3)
+        return ArraySource(
+            self.X, self.Y, mean=torch.zeros(self.Y.shape[1], dtype=self.X.dtype), w=self.w, seed=3
+        )
 
-    def plan(self, solver, *, epochs: int = 1, ridge: float = 0.0, dtype: str = "float64", **more) -> Plan:
+    def plan(
+        self, solver, *, epochs: int = 1, ridge: float = 0.0, dtype: str = "float64", **more
+    ) -> Plan:
         n, d = self.X.shape
         base = Plan(
-            solver.name, n, d, self.Y.shape[1], len(self.Z), precision=dtype, epochs=epochs, ridge=ridge, every_row=n == len(self.Z), **more
+            solver.name,
+            n,
+            d,
+            self.Y.shape[1],
+            len(self.Z),
+            precision=dtype,
+            epochs=epochs,
+            ridge=ridge,
+            every_row=n == len(self.Z),
+            **more,
         )
         return solver.plan(base)
 
     def shared(self, comm=None):
         """As a solver is given it."""
         comm = comm or Alone()
-        return solvers.Problem(self.kernel, self.source, self.Z[comm.rank :: comm.size], comm, torch.Generator().manual_seed(0))
+        return solvers.Problem(
+            self.kernel,
+            self.source,
+            self.Z[comm.rank :: comm.size],
+            comm,
+            torch.Generator().manual_seed(0),
+        )
 
     def drive(self, solver, *, on_event=lambda event: False, state=None, comm=None, **kwargs):
         plan = state.plan if state is not None else self.plan(solver, **kwargs)
@@ -56,13 +77,20 @@ class Problem:
         return self.drive(solver, **kwargs).state
 
     def direct(self, ridge: float = 0.0) -> Tensor:
-        """The truth: float64 least squares by SVD of the stacked system, independent of any solver."""
+        """The truth: float64 least squares by SVD of the stacked system, independent of any
+        solver.
+        """
         K_XZ, K_ZZ = self.kernel(self.X, self.Z), self.kernel(self.Z, self.Z)
         w = torch.ones(len(self.X), dtype=torch.float64) if self.w is None else self.w
         values, vectors = torch.linalg.eigh(K_ZZ)
         root = vectors * values.clamp(min=0).sqrt()
         A = torch.cat([w.sqrt()[:, None] * K_XZ, ridge**0.5 * root.T])
-        b = torch.cat([w.sqrt()[:, None] * self.Y, torch.zeros(len(self.Z), self.Y.shape[1], dtype=torch.float64)])
+        b = torch.cat(
+            [
+                w.sqrt()[:, None] * self.Y,
+                torch.zeros(len(self.Z), self.Y.shape[1], dtype=torch.float64),
+            ]
+        )
         return torch.linalg.lstsq(A, b, driver="gelsd").solution
 
     def distance(self, alpha: Tensor, truth: Tensor) -> float:
@@ -72,7 +100,9 @@ class Problem:
         return ((f - g).norm() / g.norm()).item()
 
 
-def make_problem(n=1200, d=4, p=200, c=3, noise=0.3, seed=0, bandwidth=2.0, kernel=None, weights=False) -> Problem:
+def make_problem(
+    n=1200, d=4, p=200, c=3, noise=0.3, seed=0, bandwidth=2.0, kernel=None, weights=False
+) -> Problem:
     g = torch.Generator().manual_seed(seed)
     randn = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
     X = randn(n, d)
@@ -84,10 +114,14 @@ def make_problem(n=1200, d=4, p=200, c=3, noise=0.3, seed=0, bandwidth=2.0, kern
 
 @pytest.fixture(autouse=True)
 def own_numbers(request):
-    """A module's generator starts anew for every test: what one draws does not depend on which others ran."""
+    """A module's generator starts anew for every test: what one draws does not depend on which
+    others ran.
+    """
     for name in ("g", "rng"):
         if isinstance(getattr(request.module, name, None), np.random.Generator):
-            getattr(request.module, name).bit_generator.state = np.random.default_rng(0).bit_generator.state
+            getattr(request.module, name).bit_generator.state = np.random.default_rng(
+                0
+            ).bit_generator.state
 
 
 @pytest.fixture

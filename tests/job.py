@@ -1,4 +1,6 @@
-"""What one process of a job does, for test_ranks.py: `python job.py WORK FOLDER`, with a rank in its environment."""
+"""What one process of a job does, for test_ranks.py: `python job.py WORK FOLDER`, with a rank in
+its environment.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,13 @@ def data(n: int = 1501) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * g.normal(size=n)
 
 
-SETTINGS = dict(kernel=Laplacian(3.0), n_centers=151, random_state=0, epochs=3, solver=EigenPro4(s=60, q=6, projection="carried"))
+SETTINGS = dict(
+    kernel=Laplacian(3.0),
+    n_centers=151,
+    random_state=0,
+    epochs=3,
+    solver=EigenPro4(s=60, q=6, projection="carried"),
+)
 
 
 def whole(model) -> torch.Tensor:
@@ -65,12 +73,20 @@ def solvers(folder: Path) -> None:
 
 
 def estimators(folder: Path) -> None:
-    """A fit with rows held out and early stopping, a classification from a streamed file, one that is not shared out, a warm start."""
+    """A fit with rows held out and early stopping, a classification from a streamed file, one that
+    is not shared out, a warm start.
+    """
     X, y = data()
-    model = KernelRegressor(**SETTINGS, validation_fraction=0.1, early_stopping=True, ridge=0.1).fit(X, y)
+    model = KernelRegressor(
+        **SETTINGS, validation_fraction=0.1, early_stopping=True, ridge=0.1
+    ).fit(X, y)
     rank, size = model.model_.comm.rank, model.model_.comm.size
     assert size == 1 or len(model.model_.alpha) == len(range(rank, 151, size))
-    found = {"regression": whole(model), "score": model.score(X, y), "scores": [row.get("validation_score") for row in model.history_]}
+    found = {
+        "regression": whole(model),
+        "score": model.score(X, y),
+        "scores": [row.get("validation_score") for row in model.history_],
+    }
     model.save(folder / f"model-{size}")
     found["loaded"] = load(folder / f"model-{size}").predict(X[:50])
     alone = load(folder / f"model-{size}", ranks=1)
@@ -78,15 +94,24 @@ def estimators(folder: Path) -> None:
     np.testing.assert_allclose(alone.predict(X[:50]), found["loaded"], atol=1e-12)
     found["warm"] = model.set_params(warm_start=True).fit(X, y).score(X, y)
     room = memory.parse_bytes
-    base.parse_bytes = lambda budget, device: room(budget, device) + 300_000 * rank  # ranks may have more memory than rank 0, which counts
+    # Ranks may have more memory than rank 0, which counts.
+    base.parse_bytes = lambda budget, device: room(budget, device) + 300_000 * rank
     streamed = KernelClassifier(**SETTINGS, memory_budget="1MB").fit(folder / "d.npz", "label")
     base.parse_bytes = room
     found["streamed"] = whole(streamed)
     found["direct"] = (
-        KernelRegressor(kernel=Laplacian(3.0), n_centers=100, solver="direct", ridge=0.1, random_state=0).fit(X, y).predict(X[:50])
+        KernelRegressor(
+            kernel=Laplacian(3.0), n_centers=100, solver="direct", ridge=0.1, random_state=0
+        )
+        .fit(X, y)
+        .predict(X[:50])
     )
     if size > 1:
-        for what in (lambda: model.partial_fit(X, y), lambda: model.add_centers(X[:3]), lambda: model.set_params(ranks=1).fit(X, y)):
+        for what in (
+            lambda: model.partial_fit(X, y),
+            lambda: model.add_centers(X[:3]),
+            lambda: model.set_params(ranks=1).fit(X, y),
+        ):
             try:
                 what()
             except InputError as error:
@@ -99,7 +124,11 @@ def estimators(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    """A run with checkpoints. Where there is a file kill-R, rank R is killed in the middle of its work after that many cycles."""
+    """A run with checkpoints.
+
+    Where there is a file kill-R, rank R is killed in the middle of its work after that many
+    cycles.
+    """
     X, y = data()
     rank, seen = int(os.environ.get("RANK", 0)), [0]
     order = folder / f"kill-{rank}"
@@ -120,15 +149,26 @@ def run(folder: Path) -> None:
 
     if order.exists():
         threading.Thread(target=end, daemon=True).start()
-    model = KernelRegressor(**SETTINGS, ridge=0.1, checkpoint=folder / "run", checkpoint_every=0, resume=True, callbacks=note).fit(X, y)
+    model = KernelRegressor(
+        **SETTINGS,
+        ridge=0.1,
+        checkpoint=folder / "run",
+        checkpoint_every=0,
+        resume=True,
+        callbacks=note,
+    ).fit(X, y)
     alpha = whole(model)
     if model.model_.comm.rank == 0:
         torch.save(alpha, folder / "alpha.pt")
-        (folder / "done.json").write_text(json.dumps({"ranks": model.model_.comm.size, "stopped": model._interrupted}))
+        (folder / "done.json").write_text(
+            json.dumps({"ranks": model.model_.comm.size, "stopped": model._interrupted})
+        )
 
 
 def gpu(folder: Path) -> None:
-    """In float64 and in float32, with the carried residual and an exact projection; ranks may share a GPU."""
+    """In float64 and in float32, with the carried residual and an exact projection; ranks may
+    share a GPU.
+    """
     g = np.random.default_rng(0)
     X = g.normal(size=(20_001, 20))
     y = (np.sin(X[:, 0]) * X[:, 1] > 0).astype(int)
@@ -137,10 +177,19 @@ def gpu(folder: Path) -> None:
         for projection in ("carried", "cholesky"):
             solver = EigenPro4(s=1000, q=100, projection=projection)
             settings = dict(
-                kernel=Laplacian(5.0), n_centers=4001, random_state=0, epochs=2, device="cuda", precision=precision, solver=solver
+                kernel=Laplacian(5.0),
+                n_centers=4001,
+                random_state=0,
+                epochs=2,
+                device="cuda",
+                precision=precision,
+                solver=solver,
             )
             model = KernelClassifier(**settings).fit(X, y)
-            found[precision, projection] = whole(model).cpu(), model.model_(torch.as_tensor(X[:1000])).cpu().numpy()
+            found[precision, projection] = (
+                whole(model).cpu(),
+                model.model_(torch.as_tensor(X[:1000])).cpu().numpy(),
+            )
     comm = join(device.device_of("cuda"))
     if comm.rank == 0:
         torch.save((found, getattr(comm, "backend", "none"), comm.size), folder / "gpu.pt")
@@ -148,4 +197,6 @@ def gpu(folder: Path) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    {"solvers": solvers, "estimators": estimators, "run": run, "gpu": gpu}[sys.argv[1]](Path(sys.argv[2]))
+    {"solvers": solvers, "estimators": estimators, "run": run, "gpu": gpu}[sys.argv[1]](
+        Path(sys.argv[2])
+    )

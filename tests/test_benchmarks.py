@@ -35,20 +35,29 @@ def keys(value: object) -> set[str]:
 def test_every_entry_of_the_table_runs_without_options(name):
     module, function = BENCHMARKS[name].cases.split(":")
     cases = getattr(import_module(f"benchmarks.{module}"), function)
-    assert all(each.default is not inspect.Parameter.empty for each in inspect.signature(cases).parameters.values())
+    assert all(
+        each.default is not inspect.Parameter.empty
+        for each in inspect.signature(cases).parameters.values()
+    )
 
 
 def test_what_needs_neither_data_nor_a_gpu_is_run_here():
-    assert set(SMALL) == {name for name, each in BENCHMARKS.items() if not each.needs_data and not each.needs_gpu}
+    assert set(SMALL) == {
+        name for name, each in BENCHMARKS.items() if not each.needs_data and not each.needs_gpu
+    }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SMALL]
+)
 def test_a_small_run_stores_its_rows(name, tmp_path, capsys):
     threads = torch.get_num_threads()
     run.main([name, "--results", str(tmp_path), *SMALL[name].split()])
     torch.set_num_threads(threads)  # the simulated network takes one
     result = json.loads((tmp_path / f"{name}.json").read_text())
-    assert len(result["runs"]) == 1 and result["runs"][0]["command"].startswith(f"python -m benchmarks {name}")
+    assert len(result["runs"]) == 1 and result["runs"][0]["command"].startswith(
+        f"python -m benchmarks {name}"
+    )
     assert result["rows"] and {row["run"] for row in result["rows"]} == {0}
     stored = json.loads((RESULTS / f"{name}.json").read_text())
     assert keys(result) <= keys(stored) | {"iterations", "note", "rates"}
@@ -72,7 +81,9 @@ def test_a_row_that_is_measured_again_replaces_the_old_one(tmp_path):
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_stored_results_have_machines_and_keys_in_snake_case(path):
-    result = json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    result = json.loads(
+        path.read_text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON")
+    )
     assert {row["run"] for row in result["rows"]} == set(range(len(result["runs"])))
     assert all({"date", "cpu", "gpu", "torch", "command"} <= set(each) for each in result["runs"])
     assert [key for key in keys(result) if not re.fullmatch(r"[a-z][a-z0-9_]*", key)] == []
@@ -85,4 +96,6 @@ def test_the_page_and_the_readme_are_what_the_results_say():
     hint = "results changed: run `python -m benchmarks.page`"
     assert page.PAGE.read_text() == page.page(), hint
     assert page.README.read_text() == page.readme(), hint
-    assert set(re.findall(r"\{\{ (\w+) \}\}", page.TEXT.read_text())) == {part.__name__ for part in page.PARTS}
+    assert set(re.findall(r"\{\{ (\w+) \}\}", page.TEXT.read_text())) == {
+        part.__name__ for part in page.PARTS
+    }

@@ -21,7 +21,18 @@ from kernelmill.cli.inputs import task_of
 
 g = np.random.default_rng(0)
 N = 1200
-LONG = ["train", "d.npz", "--n-centers", "1500", "--solver", "eigenpro4", "--kernel", "laplacian", "--bandwidth", "3"]
+LONG = [
+    "train",
+    "d.npz",
+    "--n-centers",
+    "1500",
+    "--solver",
+    "eigenpro4",
+    "--kernel",
+    "laplacian",
+    "--bandwidth",
+    "3",
+]
 
 
 def shops(n=N):
@@ -54,8 +65,20 @@ def typed(*words, code=0):
 
 
 def test_the_whole_way(files):
-    made = typed("train", "train.csv", "--target", "price", "--out", "m", "--features", "size,weight,colour,shop,note", "--json")
-    assert made["task"] == "regression" and made["rows"] == N and os.listdir(".").count("m.run") == 0
+    made = typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--features",
+        "size,weight,colour,shop,note",
+        "--json",
+    )
+    assert (
+        made["task"] == "regression" and made["rows"] == N and os.listdir(".").count("m.run") == 0
+    )
     found = typed("evaluate", "m", "test.csv", "--json")
     assert found["metrics"]["r2"] > 0.8 and found["rows"] == 300
     model = kernelmill.load("m")
@@ -67,7 +90,13 @@ def test_the_whole_way(files):
     np.testing.assert_allclose(np.load("p.npy"), want)
     typed("report", "m", "--data", "test.csv", "--out", "m.html")
     page = (files / "m.html").read_text()
-    assert "Residuals" in page and "Spectrum" in page and "Timings" in page and "http" not in page and "<script" not in page
+    assert (
+        "Residuals" in page
+        and "Spectrum" in page
+        and "Timings" in page
+        and "http" not in page
+        and "<script" not in page
+    )
     shown = typed("info", "m")
     assert "price" in shown and "shop" in shown
     assert typed("info", "m", "--json")["centers"] == model.model_.n_centers
@@ -79,7 +108,11 @@ def test_classes_are_told_from_their_labels(files):
     text = typed("train", "train.csv", "--target", "sold", "--out", "m", "--n-centers", "300")
     assert "classification" in text and "'sold' has 2 labels" in text
     found = typed("evaluate", "m", "test.csv", "--json")
-    assert found["classes"] == ["no", "yes"] and np.sum(found["confusion"]) == 300 and found["metrics"]["roc_auc"] > 0.8
+    assert (
+        found["classes"] == ["no", "yes"]
+        and np.sum(found["confusion"]) == 300
+        and found["metrics"]["roc_auc"] > 0.8
+    )
     assert "Confusion matrix" in typed("evaluate", "m", "test.csv", "--html", "e.html")
     assert "Confusion matrix" in (files / "e.html").read_text()
     typed("predict", "m", "test.csv", "--out", "p.csv", "--keep", "shop,size")
@@ -116,8 +149,18 @@ def test_intervals_of_a_gaussian_process(files):
 def test_flags_are_the_estimator_s_arguments(files):
     X, y = g.normal(size=(500, 3)).astype(np.float32), g.normal(size=500)
     np.savez("d.npz", X=X, y=y)
-    flags = dict(n_centers=100, solver="falkon", ridge=0.1, random_state=7, epochs=5, precision="float64", centers="kmeans++")
-    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+    flags = dict(
+        n_centers=100,
+        solver="falkon",
+        ridge=0.1,
+        random_state=7,
+        epochs=5,
+        precision="float64",
+        centers="kmeans++",
+    )
+    words = [
+        word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
     typed("train", "d.npz", "--out", "m", "--kernel", "gaussian", "--bandwidth", "2.5", *words)
     python = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.5), **flags).fit(X, y)
     np.testing.assert_array_equal(kernelmill.load("m").predict(X), python.predict(X))
@@ -125,14 +168,21 @@ def test_flags_are_the_estimator_s_arguments(files):
 
 def test_a_config_file_says_the_same_and_flags_go_before_it(files):
     (files / "c.toml").write_text(
-        'target = "price"\nout = "m"\nn_centers = 77\nridge = 0.5\n[kernel]\nname = "matern"\nbandwidth = 4.0\nnu = 2.5\n'
-        '[solver]\nname = "falkon"\n[columns]\nfeatures = ["size", "shop"]\none_hot = 5\n'
+        'target = "price"\nout = "m"\nn_centers = 77\nridge = 0.5\n[kernel]\nname ='
+        ' "matern"\nbandwidth = 4.0\nnu = 2.5\n[solver]\nname = "falkon"\n[columns]\nfeatures ='
+        ' ["size", "shop"]\none_hot = 5\n'
     )
     typed("train", "train.csv", "--config", "c.toml", "--ridge", "0.25")
     model = kernelmill.load("m")
-    assert model.model_.n_centers == 77 and model.ridge_ == pytest.approx(0.25) and model.plan_.solver == "falkon"
     assert (
-        model.model_.kernel.name == "matern" and model.encoder_.inputs == ["size", "shop"] and model.encoder_.categories[0].how == "target"
+        model.model_.n_centers == 77
+        and model.ridge_ == pytest.approx(0.25)
+        and model.plan_.solver == "falkon"
+    )
+    assert (
+        model.model_.kernel.name == "matern"
+        and model.encoder_.inputs == ["size", "shop"]
+        and model.encoder_.categories[0].how == "target"
     )
     (files / "c.toml").write_text("n_centres = 77\n")
     assert "Did you mean 'n_centers'?" in typed("train", "train.csv", "--config", "c.toml", code=2)
@@ -142,23 +192,71 @@ def test_a_config_file_says_the_same_and_flags_go_before_it(files):
 
 WRONG = {
     "a flag that is not there": (["train", "train.csv", "--centres", "5"], 2, "No such option"),
-    "a value of the wrong kind": (["train", "train.csv", "--n-centers", "many"], 2, "as an integer"),
-    "a target that is not there": (["train", "train.csv", "--target", "prize"], 2, "Did you mean 'price'?"),
+    "a value of the wrong kind": (
+        ["train", "train.csv", "--n-centers", "many"],
+        2,
+        "as an integer",
+    ),
+    "a target that is not there": (
+        ["train", "train.csv", "--target", "prize"],
+        2,
+        "Did you mean 'price'?",
+    ),
     "no target at all": (["train", "train.csv"], 2, "--target NAME"),
     "a file that is not there": (["train", "nothing.csv", "--target", "y"], 3, "nothing.csv"),
     "a file of another kind": (["train", "a.txt", "--target", "y"], 2, "ending '.txt'"),
     "a damaged file": (["train", "bad.parquet", "--target", "y"], 3, "bad.parquet"),
-    "a solver that is not there": (["train", "train.csv", "--target", "price", "--solver", "eigenpro5"], 2, "Did you mean"),
-    "a column that is not there": (["train", "train.csv", "--target", "price", "--features", "sise"], 2, "Did you mean 'size'?"),
-    "a bandwidth that is none": (["train", "train.csv", "--target", "price", "--bandwidth", "wide"], 2, "expected a number or auto"),
-    "a task that is none": (["train", "train.csv", "--target", "price", "--task", "guess"], 2, "'guess'"),
-    "a regression of texts": (["train", "train.csv", "--target", "sold", "--task", "regression"], 2, "texts"),
-    "a model that is not there": (["predict", "nowhere", "test.csv", "--out", "p.csv"], 4, "nowhere"),
-    "an ending that is not written": (["predict", "nowhere", "test.csv", "--out", "p.xls"], 2, ".parquet"),
-    "an output that is something else": (["train", "train.csv", "--target", "price", "--out", "other"], 2, "not a kernelmill model"),
-    "a part that is none": (["train", "train.csv", "--target", "price", "--part", "third"], 2, "'third'"),
+    "a solver that is not there": (
+        ["train", "train.csv", "--target", "price", "--solver", "eigenpro5"],
+        2,
+        "Did you mean",
+    ),
+    "a column that is not there": (
+        ["train", "train.csv", "--target", "price", "--features", "sise"],
+        2,
+        "Did you mean 'size'?",
+    ),
+    "a bandwidth that is none": (
+        ["train", "train.csv", "--target", "price", "--bandwidth", "wide"],
+        2,
+        "expected a number or auto",
+    ),
+    "a task that is none": (
+        ["train", "train.csv", "--target", "price", "--task", "guess"],
+        2,
+        "'guess'",
+    ),
+    "a regression of texts": (
+        ["train", "train.csv", "--target", "sold", "--task", "regression"],
+        2,
+        "texts",
+    ),
+    "a model that is not there": (
+        ["predict", "nowhere", "test.csv", "--out", "p.csv"],
+        4,
+        "nowhere",
+    ),
+    "an ending that is not written": (
+        ["predict", "nowhere", "test.csv", "--out", "p.xls"],
+        2,
+        ".parquet",
+    ),
+    "an output that is something else": (
+        ["train", "train.csv", "--target", "price", "--out", "other"],
+        2,
+        "not a kernelmill model",
+    ),
+    "a part that is none": (
+        ["train", "train.csv", "--target", "price", "--part", "third"],
+        2,
+        "'third'",
+    ),
     "a plan of nothing": (["plan"], 2, "--rows"),
-    "an interval that is none": (["train", "train.csv", "--target", "price", "--checkpoint-every", "often"], 2, "'5m'"),
+    "an interval that is none": (
+        ["train", "train.csv", "--target", "price", "--checkpoint-every", "often"],
+        2,
+        "'5m'",
+    ),
 }
 
 
@@ -175,14 +273,29 @@ def test_what_is_wrong_is_one_sentence_and_an_exit_code(files, what):
 
 
 MORE_WRONG = {
-    "a checkpoint folder of the user's own": (["--out", "m", "--checkpoint", "other"], "'mine.txt', which is of no run"),
-    "the same and resume": (["--out", "m", "--checkpoint", "other", "--resume"], "'mine.txt', which is of no run"),
-    "a checkpoint folder around the model": (["--out", "w/m", "--checkpoint", "w"], "would hold the model too"),
-    "a checkpoint folder that is a file": (["--out", "m", "--checkpoint", "train.csv"], "is no folder"),
+    "a checkpoint folder of the user's own": (
+        ["--out", "m", "--checkpoint", "other"],
+        "'mine.txt', which is of no run",
+    ),
+    "the same and resume": (
+        ["--out", "m", "--checkpoint", "other", "--resume"],
+        "'mine.txt', which is of no run",
+    ),
+    "a checkpoint folder around the model": (
+        ["--out", "w/m", "--checkpoint", "w"],
+        "would hold the model too",
+    ),
+    "a checkpoint folder that is a file": (
+        ["--out", "m", "--checkpoint", "train.csv"],
+        "is no folder",
+    ),
     "an output without a name": (["--out", "."], "expected the name of a folder"),
     "an output that is a device": (["--out", "/dev/null"], "not a kernelmill model"),
     "a weight of texts": (["--out", "m", "--weight", "colour"], "weight"),
-    "a random state that is none": (["--out", "m", "--random-state", "99999999999"], "random-state"),
+    "a random state that is none": (
+        ["--out", "m", "--random-state", "99999999999"],
+        "random-state",
+    ),
 }
 
 
@@ -191,27 +304,68 @@ def test_nothing_of_the_user_is_lost(files, what):
     words, said = MORE_WRONG[what]
     (files / "other").mkdir()
     (files / "other" / "mine.txt").write_text("mine")
-    text = typed("train", "train.csv", "--target", "price", "--n-centers", "50", *words, code=3 if "weight" in what else 2)
+    text = typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--n-centers",
+        "50",
+        *words,
+        code=3 if "weight" in what else 2,
+    )
     assert said in " ".join(text.replace("│", " ").split())
     assert (files / "other" / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     "line",
-    ['n_centers = "many"', "n_centers = [1]", 'columns = "a"', "out = 5", "target = 5", "features = 5", "weight = 5", 'resume = "yes"',
-     "bandwidth = true", "random_state = -1", "epochs = 1.5", '[kernel]\nname = "gaussian"\nwidth = 3', '[kernel]\nbandwidth = 3',
-     "[columns]\nfeatures = 5", "[columns]\ncolour = 5", "[columns]\nstandardise = 3", "features = [1]", "ridge = 2024-01-01",
-     '[kernel]\nname = "matern"\nnu = "a"', '[solver]\nname = "falkon"\nkeep = "yes"', "[solver]\nq = 3"],
-)  # fmt: skip
+    [
+        'n_centers = "many"',
+        "n_centers = [1]",
+        'columns = "a"',
+        "out = 5",
+        "target = 5",
+        "features = 5",
+        "weight = 5",
+        'resume = "yes"',
+        "bandwidth = true",
+        "random_state = -1",
+        "epochs = 1.5",
+        '[kernel]\nname = "gaussian"\nwidth = 3',
+        "[kernel]\nbandwidth = 3",
+        "[columns]\nfeatures = 5",
+        "[columns]\ncolour = 5",
+        "[columns]\nstandardise = 3",
+        "features = [1]",
+        "ridge = 2024-01-01",
+        '[kernel]\nname = "matern"\nnu = "a"',
+        '[solver]\nname = "falkon"\nkeep = "yes"',
+        "[solver]\nq = 3",
+    ],
+)
 def test_settings_of_the_wrong_kind(files, line):
     (files / "c.toml").write_text(line + "\n")
     target = [] if line.startswith("target") else ["--target", "price"]
-    assert "error of kernelmill" not in typed("train", "train.csv", *target, "--config", "c.toml", code=2)
+    assert "error of kernelmill" not in typed(
+        "train", "train.csv", *target, "--config", "c.toml", code=2
+    )
 
 
 @pytest.mark.slow
 def test_what_lies_beside_a_model_stays(files):
-    words = ["train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight"]
+    words = [
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--n-centers",
+        "50",
+        "--features",
+        "size,weight",
+    ]
     typed(*words)
     typed("predict", "m", "test.csv", "--out", "m/p.csv")
     typed(*words)
@@ -221,11 +375,15 @@ def test_what_lies_beside_a_model_stays(files):
     assert (files / "test.csv").read_bytes() == before
     assert "is there already" in typed("demo", "--out", "m", code=2)
     pd.read_csv("test.csv").assign(prediction=1).to_csv("again.csv", index=False)
-    assert "name of a prediction" in typed("predict", "m", "again.csv", "--out", "q.csv", "--keep", "prediction", code=2)
+    assert "name of a prediction" in typed(
+        "predict", "m", "again.csv", "--out", "q.csv", "--keep", "prediction", code=2
+    )
     (files / "secret.csv").touch(0o600)
     os.symlink("secret.csv", "link.csv")
     typed("predict", "m", "test.csv", "--out", "link.csv")
-    assert (files / "link.csv").is_symlink() and (files / "secret.csv").stat().st_mode & 0o777 == 0o600
+    assert (files / "link.csv").is_symlink() and (
+        files / "secret.csv"
+    ).stat().st_mode & 0o777 == 0o600
     typed("report", "m")
     assert (files / "m.html").exists()
 
@@ -236,7 +394,9 @@ def test_texts_stay_texts_where_they_look_like_numbers(files):
     label = np.where(zips == "01234", "00", np.where(zips == "04567", "01", "x"))
     pd.DataFrame({"zip": zips, "a": g.normal(size=N), "kind": label}).to_csv("z.csv", index=False)
     numeric = zips != "A1234"
-    pd.DataFrame({"zip": zips, "a": g.normal(size=N), "kind": label})[numeric & (label != "x")].to_csv("n.csv", index=False)
+    pd.DataFrame({"zip": zips, "a": g.normal(size=N), "kind": label})[
+        numeric & (label != "x")
+    ].to_csv("n.csv", index=False)
     typed("train", "z.csv", "--target", "kind", "--out", "m", "--n-centers", "200")
     assert typed("evaluate", "m", "n.csv", "--json")["metrics"]["accuracy"] > 0.98
     assert kernelmill.load("m").score("n.csv", "kind") > 0.98
@@ -252,7 +412,9 @@ def test_labels_that_nobody_knows_and_models_of_one_class(files):
     X[:, 0] += 5 * y
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv("d.csv", index=False)
     typed("train", "d.csv", "--out", "m")
-    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": ["unknown", *map(str, y[1:])]}).to_csv("e.csv", index=False)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": ["unknown", *map(str, y[1:])]}).to_csv(
+        "e.csv", index=False
+    )
     found = typed("evaluate", "m", "e.csv", "--json")["metrics"]
     assert found["accuracy"] > 0.9 and found["rows_of_unknown_classes"] == 1
     pd.DataFrame({"a": X[:, 0], "y": "same"}).to_csv("one.csv", index=False)
@@ -262,13 +424,33 @@ def test_labels_that_nobody_knows_and_models_of_one_class(files):
 
 
 def test_outputs_that_cannot_be_written(files):
-    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")
-    lines = ("export m --out /proc/x.onnx", "report m --out /proc/x.html", "predict m test.csv --out /proc/x.csv")
+    typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--n-centers",
+        "50",
+        "--features",
+        "size,weight",
+    )
+    lines = (
+        "export m --out /proc/x.onnx",
+        "report m --out /proc/x.html",
+        "predict m test.csv --out /proc/x.csv",
+    )
     for line in (*lines, "train train.csv --target price --out /proc/m"):
         typed(*line.split(), code=6)
     script = "from kernelmill.cli import main; main()"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", script, "info", "m", "--json"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script, "info", "m", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     assert done.returncode == 6 and "Traceback" not in done.stderr
 
 
@@ -277,10 +459,10 @@ def test_a_run_that_was_stopped_after_its_last_epoch_is_saved(files, monkeypatch
     X = g.normal(size=(3000, 3)).astype(np.float32)
     np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
     script = (
-        "import sys; from kernelmill.callbacks.listeners import Listeners; call = Listeners.__call__\n"
-        "def late(self, event):\n    out = call(self, event)\n"
-        "    if event.kind == 'epoch' and event.epoch == 3: raise KeyboardInterrupt\n    return out\n"
-        "Listeners.__call__ = late\nfrom kernelmill.cli import main; main()"
+        "import sys; from kernelmill.callbacks.listeners import Listeners; call ="
+        " Listeners.__call__\ndef late(self, event):\n    out = call(self, event)\n    if"
+        " event.kind == 'epoch' and event.epoch == 3: raise KeyboardInterrupt\n    return"
+        " out\nListeners.__call__ = late\nfrom kernelmill.cli import main; main()"
     )
     words = [*LONG, "--epochs", "3", "--out", "m", "--n-centers", "200", "--checkpoint-every", "0s"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
@@ -293,11 +475,25 @@ def test_errors_as_json_and_with_a_traceback(files):
     result = CliRunner().invoke(app, ["train", "train.csv", "--target", "prize", "--json"])
     found = json.loads(result.stdout)
     assert found["exit_code"] == 2 and "'price'" in found["error"]
-    assert "Traceback" in CliRunner().invoke(app, ["train", "train.csv", "--target", "prize", "--debug"]).output
+    assert (
+        "Traceback"
+        in CliRunner().invoke(app, ["train", "train.csv", "--target", "prize", "--debug"]).output
+    )
 
 
 def test_a_model_that_is_damaged(files):
-    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")
+    typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--n-centers",
+        "50",
+        "--features",
+        "size,weight",
+    )
     shops(10).drop(columns="size").to_csv("short.csv", index=False)
     assert "'size'" in typed("predict", "m", "short.csv", "--out", "p.csv", code=2)
     assert "the target" in typed("evaluate", "m", "short.csv", "--target", "prise", code=2)
@@ -309,25 +505,50 @@ def test_a_model_that_is_damaged(files):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(files):
-    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50", "--features", "size,weight")
+    typed(
+        "train",
+        "train.csv",
+        "--target",
+        "price",
+        "--out",
+        "m",
+        "--n-centers",
+        "50",
+        "--features",
+        "size,weight",
+    )
     os.symlink("/dev/full", "full.csv")
     assert "No space left" in typed("predict", "m", "test.csv", "--out", "full.csv", code=6)
-    script = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from kernelmill.cli import main; main()"
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from"
+        " kernelmill.cli import main; main()"
+    )
     words = ["train", "train.csv", "--target", "price", "--out", "n", "--n-centers", "900"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
-    assert done.returncode == 6 and "n' cannot be written" in done.stderr and "Traceback" not in done.stderr
-    assert ("--resume" in done.stderr) == bool(list(files.glob("n.run/checkpoint-*"))) and not (files / "n").exists()
+    assert (
+        done.returncode == 6
+        and "n' cannot be written" in done.stderr
+        and "Traceback" not in done.stderr
+    )
+    assert ("--resume" in done.stderr) == bool(list(files.glob("n.run/checkpoint-*"))) and not (
+        files / "n"
+    ).exists()
 
 
 @pytest.mark.slow
 def test_killed_and_resumed(files):
-    """SIGKILL in the middle, then the same command with --resume: the model is the one of an undisturbed run."""
+    """SIGKILL in the middle, then the same command with --resume: the model is the one of an
+    undisturbed run.
+    """
     X = g.normal(size=(6000, 10)).astype(np.float32)
     np.savez("d.npz", X=X, y=np.sin(X[:, 0]))
     words = [*LONG, "--epochs", "12"]
     words += ["--checkpoint-every", "0s", "--memory-budget", "2GB"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}  # with more, MKL's last digits differ from run to run
-    run = subprocess.Popen([sys.executable, "-m", "kernelmill", *words, "--out", "m"], stderr=subprocess.PIPE, env=env)
+    # With more, MKL's last digits differ from run to run.
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "kernelmill", *words, "--out", "m"], stderr=subprocess.PIPE, env=env
+    )
     while not list(files.glob("m.run/checkpoint-*")):
         assert run.poll() is None
         time.sleep(0.02)
@@ -336,8 +557,15 @@ def test_killed_and_resumed(files):
     assert not (files / "m").exists()
     assert "--resume" in typed(*words, "--out", "m", code=2)
     for more in (["--out", "m", "--resume"], ["--out", "whole"]):
-        subprocess.run([sys.executable, "-m", "kernelmill", *words, *more], check=True, capture_output=True, env=env)
-    np.testing.assert_array_equal(kernelmill.load("m").predict(X[:500]), kernelmill.load("whole").predict(X[:500]))
+        subprocess.run(
+            [sys.executable, "-m", "kernelmill", *words, *more],
+            check=True,
+            capture_output=True,
+            env=env,
+        )
+    np.testing.assert_array_equal(
+        kernelmill.load("m").predict(X[:500]), kernelmill.load("whole").predict(X[:500])
+    )
     assert not list(files.glob("*.run"))
 
 
@@ -367,8 +595,12 @@ def test_plans_and_comparisons(files):
     assert "falkon" in typed("plan", "--rows", "100000", "--features", "20", "--n-centers", "2000")
     found = typed("plan", "train.csv", "--target", "sold", "--json")
     assert found["rows"] == N and found["features"] == 6 and found["chosen"]
-    found = typed("compare", "train.csv", "--target", "price", "--rows", "600", "--n-centers", "100", "--json")
-    assert {"falkon", "direct", "eigenpro4"} <= {row["solver"] for row in found["solvers"] if "r2" in row}
+    found = typed(
+        "compare", "train.csv", "--target", "price", "--rows", "600", "--n-centers", "100", "--json"
+    )
+    assert {"falkon", "direct", "eigenpro4"} <= {
+        row["solver"] for row in found["solvers"] if "r2" in row
+    }
     assert "pegasos" not in {row["solver"] for row in found["solvers"]}
 
 
@@ -386,12 +618,24 @@ def test_files_with_a_training_and_a_test_part(files):
 
 
 def test_the_first_words_come_before_torch(files):
-    code = "import sys, pathlib, kernelmill.cli.glance as it; it.glance(pathlib.Path('train.csv')); "
-    subprocess.run([sys.executable, "-c", code + "assert not {'torch', 'sklearn', 'pydantic', 'jinja2'} & {*sys.modules}"], check=True)
+    code = (
+        "import sys, pathlib, kernelmill.cli.glance as it; it.glance(pathlib.Path('train.csv')); "
+    )
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code + "assert not {'torch', 'sklearn', 'pydantic', 'jinja2'} & {*sys.modules}",
+        ],
+        check=True,
+    )
 
 
 def test_a_command_is_found_by_the_name_of_its_file():
-    homes = {command.callback.__name__: command.callback.__module__ for command in app.registered_commands}
+    homes = {
+        command.callback.__name__: command.callback.__module__
+        for command in app.registered_commands
+    }
     assert homes == {name: f"kernelmill.cli.{name}" for name in homes} and len(homes) == 9
 
 
@@ -400,7 +644,12 @@ def test_a_glance_at_each_kind_of_file(files):
     np.save("x.npy", X)
     np.savez("x.npz", X=X, y=X[:, 0])
     pd.DataFrame(X).rename(columns=str).to_parquet("x.parquet")
-    for name, rows, columns in (("x.npy", 50, 4), ("x.npz", 50, 5), ("x.parquet", 50, 4), ("train.csv", N, 7)):
+    for name, rows, columns in (
+        ("x.npy", 50, 4),
+        ("x.npz", 50, 5),
+        ("x.parquet", 50, 4),
+        ("train.csv", N, 7),
+    ):
         found = glance(files / name)
         assert (found.rows, found.columns) == (rows, columns), name
     assert "nothing" in str(glance(files / "nothing.csv"))

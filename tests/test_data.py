@@ -1,4 +1,6 @@
-"""Data from files: every kind of table gives the same model, columns become features, streams keep their order and their memory."""
+"""Data from files: every kind of table gives the same model, columns become features, streams
+keep their order and their memory.
+"""
 
 import gzip
 import itertools
@@ -32,11 +34,31 @@ NUMBERS = g.normal(size=(N, 3))
 COLOUR = g.choice(["red", "green", "blue"], N).astype(object)
 SHOP = np.array([f"shop {i}" for i in g.integers(0, 60, N)], dtype=object)
 EFFECT = {f"shop {i}": g.normal() for i in range(60)}
-PRICE = np.sin(2 * NUMBERS[:, 0]) + (COLOUR == "red") + np.array([EFFECT[s] for s in SHOP]) + 0.05 * g.normal(size=N)
+PRICE = (
+    np.sin(2 * NUMBERS[:, 0])
+    + (COLOUR == "red")
+    + np.array([EFFECT[s] for s in SHOP])
+    + 0.05 * g.normal(size=N)
+)
 NUMBERS[::17, 1] = np.nan
 COLOUR[5::29] = None
-FRAME = pd.DataFrame({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1], "c": NUMBERS[:, 2], "colour": COLOUR, "shop": SHOP, "price": PRICE})
-SETTINGS = dict(kernel=kernelmill.kernels.Laplacian(3.0), n_centers=300, solver="falkon", ridge=0.1, random_state=0)
+FRAME = pd.DataFrame(
+    {
+        "a": NUMBERS[:, 0],
+        "b": NUMBERS[:, 1],
+        "c": NUMBERS[:, 2],
+        "colour": COLOUR,
+        "shop": SHOP,
+        "price": PRICE,
+    }
+)
+SETTINGS = dict(
+    kernel=kernelmill.kernels.Laplacian(3.0),
+    n_centers=300,
+    solver="falkon",
+    ridge=0.1,
+    random_state=0,
+)
 X, Y = g.normal(size=(N, 4)).astype(np.float32), g.normal(size=N)
 
 
@@ -61,7 +83,11 @@ def written(folder, kind):
         path.mkdir()
         for i in range(3):
             part = FRAME[1000 * i : 1000 * i + 1000]
-            part.to_parquet(path / f"{i}.parquet") if "parquet" in kind else part.to_csv(path / f"{i}.csv", index=False)
+            (
+                part.to_parquet(path / f"{i}.parquet")
+                if "parquet" in kind
+                else part.to_csv(path / f"{i}.csv", index=False)
+            )
     elif kind == "frame":
         return FRAME
     elif kind == "table":
@@ -72,7 +98,18 @@ def written(folder, kind):
     return path
 
 
-KINDS = ["csv", "tsv", "csv.gz", "parquet", "arrow", "parquet shards", "csv shards", "frame", "table", "dataset"]
+KINDS = [
+    "csv",
+    "tsv",
+    "csv.gz",
+    "parquet",
+    "arrow",
+    "parquet shards",
+    "csv shards",
+    "frame",
+    "table",
+    "dataset",
+]
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +120,35 @@ def from_frame():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_table_gives_the_same_model(tmp_path, kind, from_frame):
     model = KernelRegressor(**SETTINGS).fit(written(tmp_path, kind), "price")
-    assert torch.equal(model.model_.alpha, from_frame.model_.alpha) and torch.equal(model.model_.Z, from_frame.model_.Z)
+    assert torch.equal(model.model_.alpha, from_frame.model_.alpha) and torch.equal(
+        model.model_.Z, from_frame.model_.Z
+    )
     assert list(model.feature_names_in_) == ["a", "b", "c", "colour", "shop"]
-    np.testing.assert_array_equal(model.predict(written(tmp_path / "..", "frame")), from_frame.predict(FRAME))
+    np.testing.assert_array_equal(
+        model.predict(written(tmp_path / "..", "frame")), from_frame.predict(FRAME)
+    )
 
 
 def test_columns_become_the_features_they_say(from_frame):
     encoder = from_frame.encoder_
-    names = ["a", "b", "c", "b is missing", "colour: blue", "colour: green", "colour: red", "colour: missing", "shop: target 0"]
+    names = [
+        "a",
+        "b",
+        "c",
+        "b is missing",
+        "colour: blue",
+        "colour: green",
+        "colour: red",
+        "colour: missing",
+        "shop: target 0",
+    ]
     assert encoder.names == names
     out = encoder.encode(opened(FRAME, 0), 0, N)
     np.testing.assert_allclose(out[:, :3].mean(0), 0, atol=0.1)
     assert (out[:, 3] == np.isnan(NUMBERS[:, 1])).all() and (out[::17, 1] == 0).all()
-    assert (out[:, 6] == (COLOUR == "red")).all() and (out[:, 7] == [c is None for c in COLOUR]).all()
+    assert (out[:, 6] == (COLOUR == "red")).all() and (
+        out[:, 7] == [c is None for c in COLOUR]
+    ).all()
     shops = {shop: out[shop == SHOP, 8][0] for shop in set(SHOP)}
     assert np.corrcoef([shops[s] for s in EFFECT], list(EFFECT.values()))[0, 1] > 0.9
     assert from_frame.score(FRAME, "price") > 0.9
@@ -106,7 +159,10 @@ def test_a_saved_model_takes_the_raw_file(tmp_path, from_frame):
     from_frame.save(tmp_path / "model")
     again = kernelmill.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(tmp_path / "new.csv"), from_frame.predict(FRAME))
-    np.testing.assert_array_equal(again.predict(FRAME[["shop", "c", "a", "colour", "b"]]), from_frame.predict(FRAME))  # by name
+    # By name.
+    np.testing.assert_array_equal(
+        again.predict(FRAME[["shop", "c", "a", "colour", "b"]]), from_frame.predict(FRAME)
+    )
     rows = FRAME[["a", "b", "c", "colour", "shop"]].to_numpy()
     np.testing.assert_array_equal(again.predict(rows), from_frame.predict(FRAME))  # by position
     strange = FRAME.assign(colour="mauve", shop="shop 999", b=np.nan)
@@ -114,28 +170,41 @@ def test_a_saved_model_takes_the_raw_file(tmp_path, from_frame):
 
 
 def test_target_encoding_never_sees_the_row_itself():
-    """A column of names that occur once each: with its own target in the encoding every training row would be known by heart."""
+    """A column of names that occur once each: with its own target in the encoding every
+    training row would be known by heart.
+    """
     names = np.array([f"n{i}" for i in range(N)], dtype=object)
     table = opened({"name": names}, 0)
     encoder = learn(Columns(), table, [], Y[:, None], np.ones(N, bool))
     assert encoder.categories[0].how == "target"
     training = encoder.encode(table, 0, N, training=True)[:, 0]
     assert np.ptp(training) < 1e-6
-    assert np.corrcoef(encoder.encode(table, 0, N)[:, 0], Y)[0, 1] > 0.9  # as new rows they would be
+    # As new rows they would be.
+    assert np.corrcoef(encoder.encode(table, 0, N)[:, 0], Y)[0, 1] > 0.9
 
 
 def test_encoders_are_fitted_on_training_rows_only():
-    table = opened({"x": np.r_[np.zeros(50), np.full(50, 1e6)] + np.arange(100), "name": np.r_[["a"] * 50, ["b"] * 50]}, 0)
+    table = opened(
+        {
+            "x": np.r_[np.zeros(50), np.full(50, 1e6)] + np.arange(100),
+            "name": np.r_[["a"] * 50, ["b"] * 50],
+        },
+        0,
+    )
     encoder = learn(Columns(), table, [], np.arange(100.0)[:, None], np.arange(100) < 50)
     assert encoder.shift[0] == np.arange(50).mean() and encoder.categories[0].values == ["a"]
-    assert encoder.names == ["x"]  # one name in all training rows says nothing, and one that comes later must not either
+    # One name in all training rows says nothing, and one that comes later must not either.
+    assert encoder.names == ["x"]
 
 
 @pytest.mark.parametrize(
     ("columns", "names"),
     [
         (Columns(features=["a", "c"]), ["a", "c"]),
-        (Columns(features=["a", "shop"], beyond="hash", hash_size=4), ["a", *(f"shop: hash {i}" for i in range(4))]),
+        (
+            Columns(features=["a", "shop"], beyond="hash", hash_size=4),
+            ["a", *(f"shop: hash {i}" for i in range(4))],
+        ),
         (Columns(features=["shop"], one_hot=100), [f"shop: {shop}" for shop in sorted(set(SHOP))]),
         (Columns(features=["b"], standardise=False), ["b", "b is missing"]),
     ],
@@ -168,7 +237,16 @@ def test_statistics_by_streaming_are_those_of_the_whole():
     np.testing.assert_allclose(encoder.scale, np.nanstd(values, 0), rtol=1e-9)
 
 
-ARRAYS = ["npy", "npz", "h5", "hdf5 group", "memmap", "torch dataset", "torch loader", "list column"]
+ARRAYS = [
+    "npy",
+    "npz",
+    "h5",
+    "hdf5 group",
+    "memmap",
+    "torch dataset",
+    "torch loader",
+    "list column",
+]
 
 
 def as_source(folder, kind):
@@ -190,7 +268,9 @@ def as_source(folder, kind):
     if kind == "list column":
         return pa.table({"X": pa.FixedSizeListArray.from_arrays(X.reshape(-1), 4), "y": Y}), "y"
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
-    return (dataset if kind == "torch dataset" else torch.utils.data.DataLoader(dataset, batch_size=77)), None
+    return (
+        dataset if kind == "torch dataset" else torch.utils.data.DataLoader(dataset, batch_size=77)
+    ), None
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
@@ -227,32 +307,52 @@ def test_streamed_rows_are_the_rows(keep):
     assert streamed.n == held.n
     for batch in itertools.chain(streamed.batches(64, 1), streamed.sweep(100)):
         same = held.take(batch.rows)
-        assert torch.equal(batch.X, same.X) and torch.equal(batch.Y, same.Y) and torch.equal(batch.w, same.w)
-    assert torch.equal(torch.cat([batch.rows for batch in streamed.sweep(100)]), torch.arange(held.n))
+        assert (
+            torch.equal(batch.X, same.X)
+            and torch.equal(batch.Y, same.Y)
+            and torch.equal(batch.w, same.w)
+        )
+    assert torch.equal(
+        torch.cat([batch.rows for batch in streamed.sweep(100)]), torch.arange(held.n)
+    )
     some = torch.randperm(held.n)[:333]
     assert torch.equal(streamed.take(some).X, held.take(some).X)
 
 
 def test_the_order_is_random_and_the_same_for_a_seed_whatever_the_workers():
     target, mean = torch.from_numpy(Y)[:, None], torch.zeros(1, dtype=torch.float64)
-    orders = [visited(StreamSource(stream(workers=workers), target, mean=mean, seed=3), epoch=1) for workers in (1, 2, 7)]
+    orders = [
+        visited(StreamSource(stream(workers=workers), target, mean=mean, seed=3), epoch=1)
+        for workers in (1, 2, 7)
+    ]
     assert torch.equal(orders[0], orders[1]) and torch.equal(orders[0], orders[2])
     assert torch.equal(orders[0].sort().values, torch.arange(N))
     source = StreamSource(stream(), target, mean=mean, seed=3)
     assert not torch.equal(visited(source, epoch=2), orders[0])
-    assert not torch.equal(visited(StreamSource(stream(), target, mean=mean, seed=4), epoch=1), orders[0])
+    assert not torch.equal(
+        visited(StreamSource(stream(), target, mean=mean, seed=4), epoch=1), orders[0]
+    )
     first = orders[0][:400].double()  # a window has rows of the whole file, mixed
-    assert first.max() - first.min() > 0.6 * N and abs(np.corrcoef(np.arange(400), first)[0, 1]) < 0.2
+    assert (
+        first.max() - first.min() > 0.6 * N and abs(np.corrcoef(np.arange(400), first)[0, 1]) < 0.2
+    )
 
 
 @pytest.mark.parametrize("position", [0, 64, 640, 2944])
 def test_a_stream_goes_on_at_the_same_batch(position):
-    source = StreamSource(stream(), torch.from_numpy(Y)[:, None], mean=torch.zeros(1, dtype=torch.float64), seed=3)
-    assert torch.equal(visited(source, epoch=1)[position:], visited(source, epoch=1, position=position))
+    source = StreamSource(
+        stream(), torch.from_numpy(Y)[:, None], mean=torch.zeros(1, dtype=torch.float64), seed=3
+    )
+    assert torch.equal(
+        visited(source, epoch=1)[position:], visited(source, epoch=1, position=position)
+    )
 
 
 def test_windows_hold_what_they_may():
-    sizes = [len(rows) for _, rows in windows([*range(0, N, 50), N], None, 400, torch.Generator().manual_seed(0))]
+    sizes = [
+        len(rows)
+        for _, rows in windows([*range(0, N, 50), N], None, 400, torch.Generator().manual_seed(0))
+    ]
     assert sum(sizes) == N and max(sizes) <= 450
 
 
@@ -276,13 +376,23 @@ def test_a_streamed_fit_is_as_good_as_one_in_memory(tmp_path):
     rows = g.normal(size=(40_000, 16)).astype(np.float32)
     target = np.tanh(rows @ g.normal(size=16)) + 0.1 * g.normal(size=40_000)
     np.save(tmp_path / "x.npy", rows[:36_000])
-    settings = dict(kernel=kernelmill.kernels.Laplacian(6.0), n_centers=500, solver=EigenPro4(s=400, q=80), epochs=2, random_state=0)
+    settings = dict(
+        kernel=kernelmill.kernels.Laplacian(6.0),
+        n_centers=500,
+        solver=EigenPro4(s=400, q=80),
+        epochs=2,
+        random_state=0,
+    )
     held = KernelRegressor(**settings).fit(rows[:36_000], target[:36_000])
-    streamed = KernelRegressor(**settings, memory_budget=str(4_000_000)).fit(tmp_path / "x.npy", target[:36_000])
+    streamed = KernelRegressor(**settings, memory_budget=str(4_000_000)).fit(
+        tmp_path / "x.npy", target[:36_000]
+    )
     scores = [model.score(rows[36_000:], target[36_000:]) for model in (held, streamed)]
     assert scores[0] > 0.75 and abs(scores[0] - scores[1]) < 0.01
     with pytest.raises(InputError, match="keeps every row in memory"):
-        KernelRegressor(kernel="laplacian", solver="eigenpro2", memory_budget="4MB").fit(tmp_path / "x.npy", target[:36_000])
+        KernelRegressor(kernel="laplacian", solver="eigenpro2", memory_budget="4MB").fit(
+            tmp_path / "x.npy", target[:36_000]
+        )
 
 
 # ---- mistakes
@@ -324,13 +434,19 @@ def test_missing_and_infinite_values_are_said():
 
 
 def test_a_csv_column_may_change_its_mind(tmp_path, monkeypatch):
-    """Whole numbers first, broken ones and texts later, beyond the block that types are guessed from."""
+    """Whole numbers first, broken ones and texts later, beyond the block that types are guessed
+    from.
+    """
     monkeypatch.setattr("kernelmill.data.formats.csv.BLOCK", 1000)
     lines = [f"{i},{i},{i % 7}" for i in range(500)] + ["1.5,x,3"] * 10
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines))
     for held in (0, 1 << 30):
         table = opened(tmp_path / "t.csv", held)
-        assert table.fields["a"].kind == "number" and table.fields["b"].kind == "text" and table.n == 510
+        assert (
+            table.fields["a"].kind == "number"
+            and table.fields["b"].kind == "text"
+            and table.n == 510
+        )
         assert table.column("a")[-1] == 1.5 and table.column("b")[-1] == "x"
 
 
@@ -338,7 +454,9 @@ def test_labels_are_as_they_were_written(tmp_path):
     FRAME.assign(kind=np.arange(N) % 3).to_csv(tmp_path / "t.csv", index=False)
     model = KernelClassifier(**SETTINGS).fit(tmp_path / "t.csv", "kind")
     assert model.classes_.dtype == np.int64 and list(model.classes_) == [0, 1, 2]
-    assert list(KernelClassifier(**SETTINGS).fit(tmp_path / "t.csv", "shop").classes_) == sorted(set(SHOP))
+    assert list(KernelClassifier(**SETTINGS).fit(tmp_path / "t.csv", "shop").classes_) == sorted(
+        set(SHOP)
+    )
 
 
 def test_weights_may_be_a_column(tmp_path):
@@ -373,11 +491,22 @@ LIMITED = """
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.parquet"])
 def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path, name):
-    """RLIMIT_DATA: what the interpreter and its libraries took, and 400 MB. The file is at least twice all of that."""
+    """RLIMIT_DATA: what the interpreter and its libraries took, and 400 MB.
+
+    The file is at least twice all of that.
+    """
     probe = (
-        "import torch, sklearn, pyarrow, kernelmill; print([l for l in open('/proc/self/status') if l.startswith('VmData')][0].split()[1])"
+        "import torch, sklearn, pyarrow, kernelmill; print([l for l in open('/proc/self/status')"
+        " if l.startswith('VmData')][0].split()[1])"
     )
-    base = int(subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout) * 1024
+    base = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        * 1024
+    )
     d, extra = 128, 400 << 20
     rows = int(2.2 * (base + extra) / (4 * d))
     weights = g.normal(size=d) / d**0.5
@@ -394,19 +523,35 @@ def test_a_file_larger_than_memory_trains_within_the_limit(tmp_path, name):
             h5["y"] = target
     elif name == "x.parquet":  # with row groups as large as pyarrow makes them
         kind = pa.schema([("X", pa.list_(pa.float32(), d)), ("y", pa.float32())])
-        with pq.ParquetWriter(tmp_path / name, kind, compression="none", use_dictionary=False) as writer:
+        with pq.ParquetWriter(
+            tmp_path / name, kind, compression="none", use_dictionary=False
+        ) as writer:
             for i in range(0, rows, 1 << 20):
                 block = np.asarray(file[i : i + (1 << 20)]).reshape(-1)
-                writer.write_table(pa.table([pa.FixedSizeListArray.from_arrays(block, d), target[i : i + (1 << 20)]], schema=kind))
+                writer.write_table(
+                    pa.table(
+                        [pa.FixedSizeListArray.from_arrays(block, d), target[i : i + (1 << 20)]],
+                        schema=kind,
+                    )
+                )
     part = np.random.default_rng(1).normal(size=(5000, d)).astype(np.float32)
     np.savez(tmp_path / "test.npz", X=part, y=np.tanh(2 * part @ weights))
     settings = [str(tmp_path), str(rows), str(extra), name]
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(LIMITED), *settings], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LIMITED), *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     limit, score = done.stdout.split()
     assert os.path.getsize(tmp_path / name) >= 2 * int(limit)
     held = KernelRegressor(
-        kernel=kernelmill.kernels.Laplacian(6.0), n_centers=400, solver=EigenPro4(s=300, q=60), epochs=1, random_state=0
+        kernel=kernelmill.kernels.Laplacian(6.0),
+        n_centers=400,
+        solver=EigenPro4(s=300, q=60),
+        epochs=1,
+        random_state=0,
     ).fit(np.asarray(file), target)
     assert abs(float(score) - held.score(part, np.tanh(2 * part @ weights))) < 0.01
 
@@ -424,7 +569,9 @@ def test_rows_in_a_regular_order_are_encoded_as_others():
 
 def test_a_model_of_a_matrix_finds_its_own_again(tmp_path):
     np.savez(tmp_path / "d.npz", A=g.normal(size=(N, 4)), X=X, Y=g.normal(size=(N, 4)), t=X[:, 0])
-    model = KernelRegressor(**SETTINGS, columns=Columns(features=["X"])).fit(tmp_path / "d.npz", "t")
+    model = KernelRegressor(**SETTINGS, columns=Columns(features=["X"])).fit(
+        tmp_path / "d.npz", "t"
+    )
     model.save(tmp_path / "m")
     for found in (model, kernelmill.load(tmp_path / "m")):
         np.testing.assert_array_equal(found.predict(tmp_path / "d.npz"), model.predict(X))
@@ -435,7 +582,9 @@ def test_a_model_of_a_matrix_finds_its_own_again(tmp_path):
 
 def test_arrays_have_the_columns_in_the_order_of_the_table():
     frame = pd.DataFrame({"zip": np.arange(N) % 7, "x": X[:, 0], "kind": SHOP})
-    model = KernelRegressor(**SETTINGS, columns=Columns(categorical=["zip"])).fit(frame, frame["zip"] + frame["x"])
+    model = KernelRegressor(**SETTINGS, columns=Columns(categorical=["zip"])).fit(
+        frame, frame["zip"] + frame["x"]
+    )
     assert list(model.feature_names_in_) == ["zip", "x", "kind"]
     np.testing.assert_allclose(model.predict(frame.to_numpy()), model.predict(frame), rtol=1e-6)
 
@@ -449,7 +598,9 @@ def test_categories_are_texts_in_every_file(tmp_path):
 
 
 def test_a_warm_start_keeps_the_encoder():
-    model = KernelRegressor(**{**SETTINGS, "solver": EigenPro4(s=100, q=20)}, warm_start=True).fit(FRAME, "price")
+    model = KernelRegressor(**{**SETTINGS, "solver": EigenPro4(s=100, q=20)}, warm_start=True).fit(
+        FRAME, "price"
+    )
     before = model.score(FRAME, "price")
     shift = model.encoder_.shift.copy()
     model.fit(FRAME.assign(a=FRAME["a"] * 100 + 1000), "price")
@@ -478,28 +629,43 @@ def test_shards_may_differ_as_pandas_writes_them(tmp_path):
         folder.mkdir()
         parts = [
             pd.DataFrame({"a": [1, 2, 3] * 10, "t": [None] * 30, "y": np.arange(30.0)}),
-            pd.DataFrame({"a": [1.5, np.nan, 3] * 10, "t": ["u", "v", None] * 10, "y": np.arange(30.0)}),
+            pd.DataFrame(
+                {"a": [1.5, np.nan, 3] * 10, "t": ["u", "v", None] * 10, "y": np.arange(30.0)}
+            ),
         ]
         for i, part in enumerate(parts):
-            part.to_parquet(folder / f"{i}.parquet") if kind == "parquet" else part.to_csv(folder / f"{i}.csv", index=False)
+            (
+                part.to_parquet(folder / f"{i}.parquet")
+                if kind == "parquet"
+                else part.to_csv(folder / f"{i}.csv", index=False)
+            )
         (folder / "README.md").write_text("notes")
-        model = KernelRegressor(kernel=kernelmill.kernels.Laplacian(3.0), ridge=0.1).fit(folder, "y")
+        model = KernelRegressor(kernel=kernelmill.kernels.Laplacian(3.0), ridge=0.1).fit(
+            folder, "y"
+        )
         assert model.encoder_.names == ["a", "a is missing", "t: u", "t: v", "t: missing"]
 
 
 def test_question_marks_are_missing_values(tmp_path):
-    (tmp_path / "t.csv").write_text("a,y\n" + "\n".join(f"{'?' if i % 9 == 0 else i},{i % 5}" for i in range(200)))
+    (tmp_path / "t.csv").write_text(
+        "a,y\n" + "\n".join(f"{'?' if i % 9 == 0 else i},{i % 5}" for i in range(200))
+    )
     assert opened(tmp_path / "t.csv", 1 << 20).fields["a"].kind == "number"
 
 
 def test_large_whole_numbers_are_labels_of_their_own():
-    for labels in ({"k": 2**60 + np.arange(N) % 4, "X": X}, pa.table({"k": 2**60 + np.arange(N) % 4, "x": X[:, 0]})):
+    for labels in (
+        {"k": 2**60 + np.arange(N) % 4, "X": X},
+        pa.table({"k": 2**60 + np.arange(N) % 4, "x": X[:, 0]}),
+    ):
         assert len(KernelClassifier(**SETTINGS).fit(labels, "k").classes_) == 4
 
 
 def test_a_loader_that_shuffles_cannot_be_predicted():
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
-    model = KernelRegressor(**SETTINGS).fit(torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True))
+    model = KernelRegressor(**SETTINGS).fit(
+        torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True)
+    )
     with pytest.raises(InputError, match="shuffles"):
         model.predict(torch.utils.data.DataLoader(dataset, batch_size=100, shuffle=True))
     assert len(model.predict(torch.utils.data.DataLoader(torch.from_numpy(X), batch_size=100))) == N
@@ -537,7 +703,9 @@ def test_large_blocks_of_a_file_are_cut(tmp_path, kind):
         pa.csv.write_csv(table, path)
     found = opened(path, 1 << 20)
     assert found.n == 60_000 and max(np.diff(found.cuts)) <= 30_000
-    np.testing.assert_allclose(found.read(["x7"], 29_990, 30_010)["x7"][:, 0], table["x7"].to_numpy()[29_990:30_010])
+    np.testing.assert_allclose(
+        found.read(["x7"], 29_990, 30_010)["x7"][:, 0], table["x7"].to_numpy()[29_990:30_010]
+    )
 
 
 def test_large_row_groups_of_partitions_and_shards_are_cut_too(tmp_path):
@@ -547,6 +715,10 @@ def test_large_row_groups_of_partitions_and_shards_are_cut_too(tmp_path):
         table = pa.table({"x": g.normal(size=400_000), "y": np.full(400_000, float(year)), **more})
         pq.write_table(table, tmp_path / f"year={year}" / "a.parquet", row_group_size=1_000_000)
     small, large = opened(tmp_path, 1 << 30), opened(tmp_path, 1 << 10)
-    assert small.n == large.n == 800_000 and len(large.cuts) > len(small.cuts) and small.fields == large.fields
+    assert (
+        small.n == large.n == 800_000
+        and len(large.cuts) > len(small.cuts)
+        and small.fields == large.fields
+    )
     for name in ("x", "y", "year", "z"):
         np.testing.assert_array_equal(small.column(name), large.column(name))

@@ -25,7 +25,9 @@ class Lean(Setup):
 
 @dataclass(eq=False)
 class Told(Solver):
-    """Adds 1 to every weight in each round; `told` has, for each round that is tried, what goes wrong in it."""
+    """Adds 1 to every weight in each round; `told` has, for each round that is tried, what goes
+    wrong in it.
+    """
 
     told: tuple = ()
     name = "told"
@@ -35,7 +37,9 @@ class Told(Solver):
 
     def prepare(self, problem, plan, state):
         self.left, self.setups = list(self.told), []
-        return Lean(plan), state or State(plan, torch.zeros(len(problem.Z), plan.c, dtype=torch.float64))
+        return Lean(plan), state or State(
+            plan, torch.zeros(len(problem.Z), plan.c, dtype=torch.float64)
+        )
 
     def rounds(self, problem, setup, state):
         while state.epoch < setup.plan.epochs:
@@ -56,7 +60,9 @@ def tiny():
 
 def run(problem, told=(), epochs=4, listen=lambda event: False, state=None):
     solver, kinds = Told(told), []
-    done = problem.drive(solver, epochs=epochs, state=state, on_event=lambda e: kinds.append(e.kind) or listen(e))
+    done = problem.drive(
+        solver, epochs=epochs, state=state, on_event=lambda e: kinds.append(e.kind) or listen(e)
+    )
     return done, kinds, solver
 
 
@@ -70,21 +76,37 @@ def test_each_failure_goes_one_state_further_back_with_half_the_step(tiny):
     wrong = Diverged(1.0)
     done, kinds, _ = run(tiny, [None, None, None, wrong, wrong, wrong, None], epochs=4)
     assert kinds.count("step_back") == 3 and done.ended is Ended.DONE
-    assert done.state.epoch == 4 and (done.state.alpha == 4).all() and done.state.step_scale == 1 / 8
+    assert (
+        done.state.epoch == 4 and (done.state.alpha == 4).all() and done.state.step_scale == 1 / 8
+    )
     backs = []
-    run(tiny, [None, None, None, wrong, wrong, wrong], listen=lambda e: e.kind == "step_back" and backs.append(e.epoch))
+    run(
+        tiny,
+        [None, None, None, wrong, wrong, wrong],
+        listen=lambda e: e.kind == "step_back" and backs.append(e.epoch),
+    )
     assert backs == [3, 2, 0]  # the last good state, the one before, the start
 
 
 def test_a_run_that_fails_at_every_step_size_keeps_its_last_good_weights(tiny):
     done, kinds, _ = run(tiny, [None, *[Diverged(1.0)] * 99])
-    assert done.ended is Ended.DIVERGED and done.worth_a_word and done.state.step_scale < SMALLEST_SCALE
+    assert (
+        done.ended is Ended.DIVERGED
+        and done.worth_a_word
+        and done.state.step_scale < SMALLEST_SCALE
+    )
     assert kinds.count("step_back") == 13 and kinds[-1] == "end"
 
 
 def test_out_of_memory_the_round_is_done_again_with_less(tiny):
-    done, kinds, solver = run(tiny, [None, torch.OutOfMemoryError(), torch.OutOfMemoryError(), None], epochs=3)
-    assert kinds.count("less_memory") == 2 and done.ended is Ended.DONE and (done.state.alpha == 3).all()
+    done, kinds, solver = run(
+        tiny, [None, torch.OutOfMemoryError(), torch.OutOfMemoryError(), None], epochs=3
+    )
+    assert (
+        kinds.count("less_memory") == 2
+        and done.ended is Ended.DONE
+        and (done.state.alpha == 3).all()
+    )
     assert solver.setups == [0, 0, 1, 2, 2]
 
 
@@ -117,14 +139,22 @@ def test_a_solver_says_that_it_fell_short():
     class Short(Told):
         def rounds(self, problem, setup, state):
             yield from super().rounds(problem, setup, state)
-            yield Report("epoch", replace(state, alpha=state.alpha - 1), short="there is more to be had")
+            yield Report(
+                "epoch", replace(state, alpha=state.alpha - 1), short="there is more to be had"
+            )
 
     done = make_problem(n=20, p=5).drive(Short(), epochs=2)
-    assert done.ended is Ended.SHORT and done.why == "there is more to be had" and (done.state.alpha == -1).all()
+    assert (
+        done.ended is Ended.SHORT
+        and done.why == "there is more to be had"
+        and (done.state.alpha == -1).all()
+    )
 
 
 def test_a_run_goes_on_from_a_state(tiny):
-    half, _, _ = run(tiny, epochs=4, listen=lambda event: event.kind == "epoch" and event.epoch == 2)
+    half, _, _ = run(
+        tiny, epochs=4, listen=lambda event: event.kind == "epoch" and event.epoch == 2
+    )
     done, _, _ = run(tiny, state=half.state)
     assert half.state.epoch == 2 and done.state.epoch == 4 and (done.state.alpha == 4).all()
 

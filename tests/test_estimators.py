@@ -12,7 +12,13 @@ import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, make_classification
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    make_classification,
+)
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import log_loss
@@ -45,13 +51,17 @@ def test_ridge_and_weights_mean_what_they_mean_in_kernel_ridge(weights):
     ours = KernelRegressor(kernel=Gaussian(2.0), ridge=0.3).fit(X, y, w if weights else None)
     mean = np.average(y, weights=w)
     theirs = KernelRidge(alpha=0.3, kernel="rbf", gamma=1 / 8).fit(X, y - mean, w)
-    np.testing.assert_allclose(ours.predict(X[:50] + 0.1), theirs.predict(X[:50] + 0.1) + mean, rtol=1e-9)
+    np.testing.assert_allclose(
+        ours.predict(X[:50] + 0.1), theirs.predict(X[:50] + 0.1) + mean, rtol=1e-9
+    )
 
 
 def test_eigenpro4_has_the_same_ridge_and_weights():
     w = rng.uniform(0.2, 3, size=400)
     direct, iterative = (
-        KernelRegressor(kernel=Laplacian(2.0), ridge=0.3, solver=solver, n_centers=60, epochs=60, random_state=0).fit(X, y, 5 * w)
+        KernelRegressor(
+            kernel=Laplacian(2.0), ridge=0.3, solver=solver, n_centers=60, epochs=60, random_state=0
+        ).fit(X, y, 5 * w)
         for solver in (Direct(), EigenPro4(s=40, q=10))
     )
     np.testing.assert_allclose(iterative.predict(X), direct.predict(X), atol=2e-3)
@@ -60,13 +70,25 @@ def test_eigenpro4_has_the_same_ridge_and_weights():
 def test_history_plan_and_model_are_there():
     model = KernelRegressor(**ITERATIVE, epochs=3, validation_fraction=0.2).fit(X, y)
     plan = model.plan_
-    assert plan.p == 100 and plan.n == 320 and plan.s == 100 and plan.m >= 1 and plan.T >= 1 and plan.eta > 0 and plan.bytes > 0
+    assert (
+        plan.p == 100
+        and plan.n == 320
+        and plan.s == 100
+        and plan.m >= 1
+        and plan.T >= 1
+        and plan.eta > 0
+        and plan.bytes > 0
+    )
     epochs = [row for row in model.history_ if row["kind"] == "epoch"]
     assert [row["epoch"] for row in epochs] == [1, 2, 3] and model.n_iter_ == 3
     assert epochs[-1]["loss"] < epochs[0]["loss"] and epochs[-1]["validation_score"] > 0.5
     assert any(row["kind"] == "projection" for row in model.history_)
     K = model.model_.kernel(torch.from_numpy(X[:7]), model.model_.Z)
-    np.testing.assert_allclose(model.predict(X[:7]), (K @ model.model_.alpha + model.model_.intercept)[:, 0].numpy(), rtol=1e-12)
+    np.testing.assert_allclose(
+        model.predict(X[:7]),
+        (K @ model.model_.alpha + model.model_.intercept)[:, 0].numpy(),
+        rtol=1e-12,
+    )
 
 
 def test_same_seed_same_weights():
@@ -77,15 +99,22 @@ def test_same_seed_same_weights():
 
 
 def test_probabilities_are_calibrated():
-    A, a = make_classification(6000, n_features=10, n_informative=6, n_classes=3, flip_y=0.2, random_state=0)
+    A, a = make_classification(
+        6000, n_features=10, n_informative=6, n_classes=3, flip_y=0.2, random_state=0
+    )
     for size in (1000, 4000):  # leave-one-out, held-out rows
-        model = KernelClassifier(kernel=Laplacian(5.0), ridge=0.1, n_centers=1500, random_state=0).fit(A[:size], a[:size])
+        model = KernelClassifier(
+            kernel=Laplacian(5.0), ridge=0.1, n_centers=1500, random_state=0
+        ).fit(A[:size], a[:size])
         P, truth = model.predict_proba(A[4000:]), a[4000:]
         np.testing.assert_allclose(P.sum(1), 1)
         confident = P.max(1)
         for low, high in ((0.4, 0.7), (0.7, 1.0)):
             some = (confident >= low) & (confident < high)
-            assert abs((model.classes_[P.argmax(1)] == truth)[some].mean() - confident[some].mean()) < 0.1
+            assert (
+                abs((model.classes_[P.argmax(1)] == truth)[some].mean() - confident[some].mean())
+                < 0.1
+            )
         values = model.model_(torch.from_numpy(A[4000:])).numpy()
         clipped = np.clip(values, 1e-3, 1)
         assert log_loss(truth, P) < log_loss(truth, clipped / clipped.sum(1, keepdims=True))
@@ -105,7 +134,12 @@ def test_precision_follows_the_input():
     assert KernelRegressor(**ITERATIVE).fit(X, y).plan_.precision == "float64"
     assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float32), y).plan_.precision == "float32"
     assert KernelRegressor(**ITERATIVE).fit(X.astype(np.float16), y).plan_.precision == "float32"
-    assert KernelRegressor(**ITERATIVE, precision="float64").fit(X.astype(np.float32), y).plan_.precision == "float64"
+    assert (
+        KernelRegressor(**ITERATIVE, precision="float64")
+        .fit(X.astype(np.float32), y)
+        .plan_.precision
+        == "float64"
+    )
 
 
 def test_tensors_in_tensors_out_numpy_in_numpy_out():
@@ -114,14 +148,20 @@ def test_tensors_in_tensors_out_numpy_in_numpy_out():
     assert isinstance(model.predict(T), torch.Tensor) and isinstance(model.predict(X), np.ndarray)
     np.testing.assert_array_equal(model.predict(T).numpy(), model.predict(X))
     classifier = KernelClassifier(**FAST).fit(T, torch.from_numpy((y > 0).astype(int)))
-    assert isinstance(classifier.predict_proba(T), torch.Tensor) and classifier.predict(T).dtype == torch.int64
+    assert (
+        isinstance(classifier.predict_proba(T), torch.Tensor)
+        and classifier.predict(T).dtype == torch.int64
+    )
     KernelRegressor(**FAST).fit(T.bfloat16(), y)
 
 
 def test_frames_keep_their_names():
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = KernelClassifier(**FAST).fit(frame, labels)
-    assert list(model.feature_names_in_) == list("abcde") and set(model.predict(frame)) == {"high", "low"}
+    assert list(model.feature_names_in_) == list("abcde") and set(model.predict(frame)) == {
+        "high",
+        "low",
+    }
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame.rename(columns={"a": "z"}))
     frame["city"] = "Rome"  # texts are encoded: tests/test_data.py
@@ -132,16 +172,25 @@ def test_multi_output_matches_one_by_one():
     Y = np.stack([y, -2 * y + X[:, 2]], 1)
     both = KernelRegressor(**FAST).fit(X, Y)
     assert both.predict(X).shape == (400, 2)
-    np.testing.assert_allclose(both.predict(X)[:, 1], KernelRegressor(**FAST).fit(X, Y[:, 1]).predict(X), rtol=1e-8)
+    np.testing.assert_allclose(
+        both.predict(X)[:, 1], KernelRegressor(**FAST).fit(X, Y[:, 1]).predict(X), rtol=1e-8
+    )
 
 
 @pytest.mark.parametrize("kind", [str, int, bool, object])
 def test_labels_of_any_kind(kind):
-    target = {"str": labels, "int": np.where(y > 0, 7, -3), "bool": y > 0, "object": labels.astype(object)}[kind.__name__]
+    target = {
+        "str": labels,
+        "int": np.where(y > 0, 7, -3),
+        "bool": y > 0,
+        "object": labels.astype(object),
+    }[kind.__name__]
     model = KernelClassifier(**FAST).fit(X, target)
     assert model.score(X, target) > 0.9 and set(model.predict(X)) <= set(target)
     assert model.decision_function(X).shape == (400,)
-    np.testing.assert_array_equal(model.decision_function(X) > 0, model.predict(X) == model.classes_[1])
+    np.testing.assert_array_equal(
+        model.decision_function(X) > 0, model.predict(X) == model.classes_[1]
+    )
 
 
 def test_one_class_and_rare_classes():
@@ -156,10 +205,17 @@ def test_one_class_and_rare_classes():
 def test_class_weight_lifts_the_rare_class():
     target = (y > np.quantile(y, 0.95)).astype(int)
     noisy = np.where(rng.uniform(size=400) < 0.1, 1 - target, target)
-    plain, balanced = (KernelClassifier(kernel=Laplacian(3.0), ridge=3.0, class_weight=cw).fit(X, noisy) for cw in (None, "balanced"))
+    plain, balanced = (
+        KernelClassifier(kernel=Laplacian(3.0), ridge=3.0, class_weight=cw).fit(X, noisy)
+        for cw in (None, "balanced")
+    )
     assert balanced.predict(X).sum() > plain.predict(X).sum()
-    weighted = KernelClassifier(kernel=Laplacian(3.0), ridge=3.0, class_weight={0: 1.0, 1: 5.0}).fit(X, noisy)
-    by_hand = KernelClassifier(kernel=Laplacian(3.0), ridge=3.0).fit(X, noisy, np.where(noisy == 1, 5.0, 1.0))
+    weighted = KernelClassifier(
+        kernel=Laplacian(3.0), ridge=3.0, class_weight={0: 1.0, 1: 5.0}
+    ).fit(X, noisy)
+    by_hand = KernelClassifier(kernel=Laplacian(3.0), ridge=3.0).fit(
+        X, noisy, np.where(noisy == 1, 5.0, 1.0)
+    )
     np.testing.assert_allclose(weighted.decision_function(X), by_hand.decision_function(X))
 
 
@@ -169,7 +225,9 @@ def test_a_handful_of_rows_works(rows, solver):
     model = KernelRegressor(solver=solver, random_state=0).fit(X[:rows], y[:rows])
     assert np.isfinite(model.predict(X)).all()
     if rows > 1:
-        classifier = KernelClassifier(solver=solver, random_state=0).fit(X[:rows], np.arange(rows) % 2)
+        classifier = KernelClassifier(solver=solver, random_state=0).fit(
+            X[:rows], np.arange(rows) % 2
+        )
         assert np.isfinite(classifier.predict_proba(X)).all()
 
 
@@ -178,12 +236,17 @@ def test_constant_columns_and_constant_targets_are_safe():
     assert KernelRegressor(random_state=0).fit(A, y).score(A, y) > 0.8
     model = KernelRegressor(random_state=0).fit(A, np.full(400, 3.0))
     np.testing.assert_allclose(model.predict(A), 3.0)
-    assert np.isfinite(KernelRegressor(random_state=0).fit(np.ones((30, 2)), y[:30]).predict(np.ones((2, 2)))).all()
+    assert np.isfinite(
+        KernelRegressor(random_state=0).fit(np.ones((30, 2)), y[:30]).predict(np.ones((2, 2)))
+    ).all()
 
 
 def test_features_of_very_different_scale():
     A = X * np.array([1e-6, 1.0, 1e3, 1e7, 1e-2]) + np.array([0, 1e5, 0, 1e9, 3])
-    plain, scaled = (KernelRegressor(random_state=0).fit(data[:300], y[:300]).score(data[300:], y[300:]) for data in (X, A))
+    plain, scaled = (
+        KernelRegressor(random_state=0).fit(data[:300], y[:300]).score(data[300:], y[300:])
+        for data in (X, A)
+    )
     assert scaled > plain - 0.02 > 0.8
 
 
@@ -197,13 +260,17 @@ def test_auto_bandwidth_finds_the_relevant_features():
 
 
 def test_more_centers_than_rows_warns():
-    with pytest.warns(UserWarning, match="n_centers=1000 is more than the 400 rows that are trained on"):
+    with pytest.warns(
+        UserWarning, match="n_centers=1000 is more than the 400 rows that are trained on"
+    ):
         assert KernelRegressor(**FAST, n_centers=1000).fit(X, y).plan_.p == 400
 
 
 @pytest.mark.parametrize("how", ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"])
 def test_every_way_to_choose_centers(how):
-    model = KernelClassifier(kernel=Laplacian(2.0), centers=how, n_centers=80, random_state=0, ridge=1e-3).fit(X, labels)
+    model = KernelClassifier(
+        kernel=Laplacian(2.0), centers=how, n_centers=80, random_state=0, ridge=1e-3
+    ).fit(X, labels)
     Z = model.model_.Z.numpy()
     assert Z.shape == (80, 5) and len(np.unique(Z, axis=0)) == 80 and model.score(X, labels) > 0.85
 
@@ -211,7 +278,9 @@ def test_every_way_to_choose_centers(how):
 def test_own_centers_keep_their_order():
     Z = rng.normal(size=(50, 5))
     for solver in (Direct(), EigenPro4()):
-        model = KernelRegressor(kernel=Laplacian(2.0), centers=Z, solver=solver, ridge=1e-3, random_state=0).fit(X, y)
+        model = KernelRegressor(
+            kernel=Laplacian(2.0), centers=Z, solver=solver, ridge=1e-3, random_state=0
+        ).fit(X, y)
         np.testing.assert_array_equal(model.model_.Z.numpy(), Z)
         assert model.score(X, y) > 0.5
 
@@ -227,9 +296,16 @@ def test_callbacks_see_everything_and_can_stop():
     events: list[Event] = []
     KernelRegressor(**ITERATIVE, epochs=2, callbacks=events.append).fit(X, y)
     kinds = [event.kind for event in events]
-    assert kinds[0] == "start" and kinds[-1] == "end" and kinds.count("epoch") == 2 and "projection" in kinds
+    assert (
+        kinds[0] == "start"
+        and kinds[-1] == "end"
+        and kinds.count("epoch") == 2
+        and "projection" in kinds
+    )
     assert events[-1].rows == events[-1].rows_total == 800
-    model = KernelRegressor(**ITERATIVE, epochs=50, callbacks=[lambda event: event.epoch >= 2]).fit(X, y)
+    model = KernelRegressor(**ITERATIVE, epochs=50, callbacks=[lambda event: event.epoch >= 2]).fit(
+        X, y
+    )
     assert model.n_iter_ == 2
 
 
@@ -254,7 +330,10 @@ def test_interrupting_keeps_the_last_good_model():
 
 
 def test_a_real_signal_in_the_middle_of_a_cycle():
-    A, b = np.random.default_rng(0).normal(size=(3000, 5)), np.random.default_rng(1).normal(size=3000)
+    A, b = (
+        np.random.default_rng(0).normal(size=(3000, 5)),
+        np.random.default_rng(1).normal(size=3000),
+    )
     timer = threading.Timer(1.5, signal.raise_signal, [signal.SIGINT])
     timer.start()
     start = time.perf_counter()
@@ -265,7 +344,9 @@ def test_a_real_signal_in_the_middle_of_a_cycle():
 
 def test_divergence_is_caught_and_told():
     reckless = EigenPro4(m=100, T=3)
-    model = KernelRegressor(kernel=Laplacian(2.0), solver=reckless, n_centers=300, epochs=3, random_state=0)
+    model = KernelRegressor(
+        kernel=Laplacian(2.0), solver=reckless, n_centers=300, epochs=3, random_state=0
+    )
     plan = reckless.plan
 
     def too_large(base):
@@ -283,7 +364,9 @@ def test_divergence_is_caught_and_told():
 def test_models_survive_storage(store, tmp_path):
     from kernelmill import load
 
-    model = KernelClassifier(**ITERATIVE, epochs=2).fit(pd.DataFrame(X, columns=list("abcde")), labels)
+    model = KernelClassifier(**ITERATIVE, epochs=2).fit(
+        pd.DataFrame(X, columns=list("abcde")), labels
+    )
     if store == "pickle":
         copy = pickle.loads(pickle.dumps(model))
     elif store == "joblib":
@@ -315,7 +398,11 @@ BAD[3, 1], BAD[7, 4] = np.nan, np.inf
         ({"solver": 3}, (X, y), "solver=3 was given"),
         ({"centers": "middle"}, (X, y), "centers='middle' is not known"),
         ({"centers": np.ones((3, 4))}, (X, y), r"centers of shape \(3, 4\)"),
-        ({"centers": X[:10], "n_centers": 5}, (X, y), "n_centers=5 was given together with 10 rows"),
+        (
+            {"centers": X[:10], "n_centers": 5},
+            (X, y),
+            "n_centers=5 was given together with 10 rows",
+        ),
         ({"n_centers": 0}, (X, y), "n_centers=0"),
         ({"n_centers": 2.5}, (X, y), "n_centers=2.5"),
         ({"epochs": 0}, (X, y), "epochs=0"),
@@ -336,12 +423,24 @@ BAD[3, 1], BAD[7, 4] = np.nan, np.inf
         ({"kernel": Laplacian(2.0), "solver": EigenPro4(recipe="foo")}, (X, y), "recipe='foo'"),
         ({"early_stopping": True, "validation_fraction": 0.0}, (X, y), "early_stopping=True needs"),
         ({"kernel": Laplacian(-2.0)}, (X, y), "greater than 0"),
-        ({"kernel": Laplacian(2.0), "solver": EigenPro4(s=10, q=10)}, (X, y), "q=10 was given with s=10"),
-        ({"kernel": Laplacian(2.0), "solver": EigenPro4(projection="qr")}, (X, y), "projection='qr'"),
+        (
+            {"kernel": Laplacian(2.0), "solver": EigenPro4(s=10, q=10)},
+            (X, y),
+            "q=10 was given with s=10",
+        ),
+        (
+            {"kernel": Laplacian(2.0), "solver": EigenPro4(projection="qr")},
+            (X, y),
+            "projection='qr'",
+        ),
         ({"solver": "eigenpro2", "n_centers": 50}, (X, y), "makes every row a center"),
         ({"solver": "eigenpro4_exact", "ridge": 1.0, "n_centers": 50}, (X, y), "has none"),
         ({"solver": EigenPro4.paper(), "ridge": 1.0, "kernel": Laplacian(1.0)}, (X, y), "paper"),
-        ({"solver": "direct", "memory_budget": "1MB", "kernel": Laplacian(2.0), "ridge": 1.0}, (X, y), "GiB"),
+        (
+            {"solver": "direct", "memory_budget": "1MB", "kernel": Laplacian(2.0), "ridge": 1.0},
+            (X, y),
+            "GiB",
+        ),
     ],
 )
 def test_bad_input_is_answered_in_one_sentence(options, data, message):
@@ -370,7 +469,13 @@ def test_sample_weight_errors():
 
 
 def test_memory_budget_changes_the_plan():
-    options = {"kernel": Laplacian(2.0), "solver": EigenPro4(), "n_centers": 400, "epochs": 1, "random_state": 0}
+    options = {
+        "kernel": Laplacian(2.0),
+        "solver": EigenPro4(),
+        "n_centers": 400,
+        "epochs": 1,
+        "random_state": 0,
+    }
     roomy = KernelRegressor(**options, memory_budget="2GB").fit(X, y)
     with pytest.warns(UserWarning, match="more than the 1 MiB it may"):
         tight = KernelRegressor(**options, memory_budget="1MB").fit(X, y)
@@ -381,9 +486,17 @@ def test_memory_budget_changes_the_plan():
 
 
 def test_own_centers_as_many_as_rows_are_not_the_rows():
-    """Z of n rows is not X: neither in another order nor other rows. Direct must not take one for the other."""
+    """Z of n rows is not X: neither in another order nor other rows.
+
+    Direct must not take one for the other.
+    """
     for Z in (X[::-1].copy(), rng.normal(size=X.shape)):
-        assert KernelRegressor(kernel=Laplacian(3.0), solver="direct", centers=Z, ridge=1e-3).fit(X, y).score(X, y) > 0.9
+        assert (
+            KernelRegressor(kernel=Laplacian(3.0), solver="direct", centers=Z, ridge=1e-3)
+            .fit(X, y)
+            .score(X, y)
+            > 0.9
+        )
     with pytest.raises(InputError, match="makes every row a center"):
         KernelRegressor(kernel=Laplacian(3.0), solver="eigenpro2", centers=X).fit(X, y)
 
@@ -391,7 +504,9 @@ def test_own_centers_as_many_as_rows_are_not_the_rows():
 @pytest.mark.parametrize("solver", ["direct", "eigenpro3", "eigenpro4"])
 def test_warm_start_on_new_rows(solver):
     options = {"kernel": Laplacian(3.0), "ridge": 1e-3, "random_state": 0, "solver": solver}
-    model = KernelRegressor(**options, warm_start=True, n_centers=150, epochs=3).fit(X[:200], y[:200])
+    model = KernelRegressor(**options, warm_start=True, n_centers=150, epochs=3).fit(
+        X[:200], y[:200]
+    )
     model.fit(X[200:], y[200:])
     assert model.score(X[200:], y[200:]) > 0.8 and model.ridge_ == pytest.approx(1e-3)
     with pytest.raises(InputError, match="n_centers changed since the last fit"):
@@ -399,7 +514,17 @@ def test_warm_start_on_new_rows(solver):
 
 
 def test_none_and_auto_leave_every_choice_to_the_plan():
-    names = ["kernel", "n_centers", "solver", "epochs", "ridge", "centers", "device", "precision", "memory_budget"]
+    names = [
+        "kernel",
+        "n_centers",
+        "solver",
+        "epochs",
+        "ridge",
+        "centers",
+        "device",
+        "precision",
+        "memory_budget",
+    ]
     expected = KernelRegressor(random_state=0).fit(X[:60], y[:60]).predict(X)
     for value in (None, "auto"):
         model = KernelRegressor(random_state=0, **dict.fromkeys(names, value)).fit(X[:60], y[:60])
@@ -407,7 +532,10 @@ def test_none_and_auto_leave_every_choice_to_the_plan():
 
 
 def test_the_scale_of_weights_does_not_matter_without_a_ridge_of_ones_own():
-    a, b = (KernelRegressor(random_state=0).fit(X[:100], y[:100], np.full(100, weight)) for weight in (1.0, 1e-15))
+    a, b = (
+        KernelRegressor(random_state=0).fit(X[:100], y[:100], np.full(100, weight))
+        for weight in (1.0, 1e-15)
+    )
     np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-2, atol=1e-3)
 
 
@@ -416,8 +544,11 @@ def test_the_scale_of_weights_does_not_matter_without_a_ridge_of_ones_own():
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_kernels_of_low_rank_learn_too(kernel, solver, precision):
     target = X @ np.array([1.0, -2.0, 0.5, 0.0, 1.0])
-    model = KernelRegressor(kernel=kernel, solver=solver, epochs=20, random_state=0, ridge=1e-6, precision=precision).fit(X, target)
-    # EigenPro 3 takes hundreds of steps an epoch, each with its own rounding, on what a rank of five leaves of k: it learns less.
+    model = KernelRegressor(
+        kernel=kernel, solver=solver, epochs=20, random_state=0, ridge=1e-6, precision=precision
+    ).fit(X, target)
+    # EigenPro 3 takes hundreds of steps an epoch, each with its own rounding, on what a rank of
+    # five leaves of k: it learns less.
     assert model.score(X, target) > (0.4 if solver == "eigenpro3" else 0.7)
 
 
@@ -464,7 +595,11 @@ def test_bad_values_are_found_in_every_precision(dtype, bad):
 
 def test_labels_of_a_narrow_type_are_told_apart():
     X = np.random.default_rng(0).normal(size=(300, 3))
-    for y in (np.where(X[:, 0] > 0, 127, -128).astype(np.int8), np.where(X[:, 0] > 0, 255, 0).astype(np.uint8), X[:, 0] > 0):
+    for y in (
+        np.where(X[:, 0] > 0, 127, -128).astype(np.int8),
+        np.where(X[:, 0] > 0, 255, 0).astype(np.uint8),
+        X[:, 0] > 0,
+    ):
         model = KernelClassifier(kernel=Laplacian(2.0), ridge=0.1).fit(X, y)
         assert model.classes_.dtype == y.dtype and (model.predict(X) == y).mean() > 0.95
 
@@ -472,8 +607,17 @@ def test_labels_of_a_narrow_type_are_told_apart():
 def test_a_kernel_function_is_as_good_on_float32_as_on_float64():
     X, y = small()
     function = lambda a, b: torch.exp(-torch.cdist(a, b) / 2)  # noqa: E731
-    settings = {"kernel": function, "solver": EigenPro4(), "n_centers": 100, "epochs": 3, "random_state": 0}
-    scores = [KernelRegressor(**settings).fit(X.astype(dtype), y).score(X, y) for dtype in (np.float32, np.float64)]
+    settings = {
+        "kernel": function,
+        "solver": EigenPro4(),
+        "n_centers": 100,
+        "epochs": 3,
+        "random_state": 0,
+    }
+    scores = [
+        KernelRegressor(**settings).fit(X.astype(dtype), y).score(X, y)
+        for dtype in (np.float32, np.float64)
+    ]
     assert scores[0] == pytest.approx(scores[1], abs=0.01)
 
 
@@ -489,8 +633,17 @@ def test_rows_of_weight_zero_do_not_touch_the_calibration():
     y = (X[:, 0] + np.random.default_rng(1).normal(size=12_000) > 0).astype(int)
     w = np.ones(12_000)
     w[::10] = 0
-    settings = {"kernel": Laplacian(2.0), "n_centers": 200, "solver": EigenPro4(), "validation_fraction": 0.0, "random_state": 0}
-    weighted, left_out = KernelClassifier(**settings).fit(X, y, w), KernelClassifier(**settings).fit(X[w > 0], y[w > 0])
+    settings = {
+        "kernel": Laplacian(2.0),
+        "n_centers": 200,
+        "solver": EigenPro4(),
+        "validation_fraction": 0.0,
+        "random_state": 0,
+    }
+    weighted, left_out = (
+        KernelClassifier(**settings).fit(X, y, w),
+        KernelClassifier(**settings).fit(X[w > 0], y[w > 0]),
+    )
     assert weighted.temperature_ == pytest.approx(left_out.temperature_, rel=0.2)
 
 
@@ -502,7 +655,10 @@ def test_a_module_cast_too_far_says_so():
 
 def test_tensors_are_scored_as_arrays_are():
     X = torch.rand(200, 3, generator=torch.Generator().manual_seed(0))
-    for model, y in ((KernelRegressor(random_state=0), X[:, 0]), (KernelClassifier(random_state=0), (X[:, 0] > 0.5).long())):
+    for model, y in (
+        (KernelRegressor(random_state=0), X[:, 0]),
+        (KernelClassifier(random_state=0), (X[:, 0] > 0.5).long()),
+    ):
         model.fit(X, y)
         assert model.score(X, y) == model.score(X.numpy(), y.numpy()) > 0.9
         assert model.score(X.bfloat16(), y) > 0.9
@@ -511,7 +667,9 @@ def test_tensors_are_scored_as_arrays_are():
 def test_a_model_is_saved_through_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
-    model = KernelRegressor(n_centers=5, random_state=0).fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0))
+    model = KernelRegressor(n_centers=5, random_state=0).fit(
+        np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0)
+    )
     for _ in range(2):
         model.save(tmp_path / "link")
     assert load(tmp_path / "link").model_.n_centers == 5 and (tmp_path / "link").is_symlink()

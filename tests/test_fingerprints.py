@@ -1,4 +1,6 @@
-"""Data that is not what it was: noticed when a run goes on, while a file is streamed, and between ranks."""
+"""Data that is not what it was: noticed when a run goes on, while a file is streamed, and
+between ranks.
+"""
 
 import os
 import re
@@ -26,7 +28,13 @@ g = np.random.default_rng(0)
 X = g.normal(size=(10_400, 3)).astype(np.float32)
 y = np.sin(X[:, 0]) + X[:, 1]
 w = g.uniform(0.5, 1.5, len(X))
-SETTINGS = dict(kernel=kernels.Laplacian(2.0), n_centers=60, solver=EigenPro4(s=50, q=5, m=500), epochs=2, random_state=0)
+SETTINGS = dict(
+    kernel=kernels.Laplacian(2.0),
+    n_centers=60,
+    solver=EigenPro4(s=50, q=5, m=500),
+    epochs=2,
+    random_state=0,
+)
 SMALL = dict(memory_budget=str(100_000))  # rows stay in their file
 
 
@@ -77,7 +85,11 @@ def swapped(values, a, b):
         ((X, changed(y, 777, 0.0), w), {}, "the targets changed"),
         ((X, y, swapped(w, 3, 4001)), {}, "the sample weights changed"),
         ((X, y), {}, "the sample weights changed"),
-        ((X, y, w), dict(random_state=1), "random_state=1 was given, and the run in checkpoint=.* began with 0"),
+        (
+            (X, y, w),
+            dict(random_state=1),
+            "random_state=1 was given, and the run in checkpoint=.* began with 0",
+        ),
     ],
 )
 def test_a_run_goes_on_only_with_the_rows_it_began_with(tmp_path, begun, given, more, said):
@@ -90,7 +102,9 @@ def test_a_run_goes_on_with_the_same_rows_and_a_generator_keeps_what_it_drew(tmp
     folder, want = begun
     for name, more in (("same", {}), ("none", dict(random_state=None))):
         shutil.copytree(folder, tmp_path / name)
-        assert torch.equal(model(tmp_path / name, **more).fit(X.copy(), y.copy(), w.copy()).model_.alpha, want)
+        assert torch.equal(
+            model(tmp_path / name, **more).fit(X.copy(), y.copy(), w.copy()).model_.alpha, want
+        )
 
 
 def test_held_out_rows_count_too(tmp_path):
@@ -107,7 +121,11 @@ def without_fingerprints(folder):
     run = run_folder.Run(folder, 0, True)
     run.close()
     for path in folder.glob("choices-*"):
-        content = {name: value for name, value in run_folder.read(path).items() if name not in ("format", "version", "data")}
+        content = {
+            name: value
+            for name, value in run_folder.read(path).items()
+            if name not in ("format", "version", "data")
+        }
         shutil.rmtree(path)
         run._write_part(path, content)
 
@@ -152,7 +170,10 @@ def test_large_files_are_known_by_blocks_their_ends_and_their_footers(tmp_path, 
     columns = {f"c{i}": X[:, 0] for i in range(30)}
     pq.write_table(pa.table(columns), path, row_group_size=1000)
     before = prints.Files([path]).account()
-    pq.write_table(pa.table({**columns, "c7": changed(X[:, 0], 4444, 99.0)}), path, row_group_size=1000)  # seen in its statistics
+    # Seen in its statistics.
+    pq.write_table(
+        pa.table({**columns, "c7": changed(X[:, 0], 4444, 99.0)}), path, row_group_size=1000
+    )
     assert prints.Files([path]).account()[0][0] != before[0][0]
     plain = tmp_path / "x.npy"
     np.save(plain, X)
@@ -166,14 +187,21 @@ def test_large_files_are_known_by_blocks_their_ends_and_their_footers(tmp_path, 
             files.check()
         data[at] ^= 1
         plain.write_bytes(data)
-    with pytest.warns(UserWarning, match="taken for the same file"):  # only blocks were compared
+    # Only blocks were compared.
+    with pytest.warns(UserWarning, match="taken for the same file"):
         files.check()
     files.check()
 
 
 def test_a_checksum_sees_every_value_and_their_order():
     values = torch.randn(5000, 3, dtype=torch.float64)
-    found = {checksum(values), checksum(-values), checksum(values.flip(0)), checksum(values.reshape(3, 5000)), checksum(values.float())}
+    found = {
+        checksum(values),
+        checksum(-values),
+        checksum(values.flip(0)),
+        checksum(values.reshape(3, 5000)),
+        checksum(values.float()),
+    }
     one = values.clone()
     one[4321, 2] = torch.nextafter(one[4321, 2], torch.tensor(9.0, dtype=torch.float64))
     assert len(found | {checksum(one)}) == 6 and checksum(values.clone()) == checksum(values)
@@ -226,11 +254,20 @@ def replace_by_fewer(path):
 
 
 CHANGES = [
-    ("d.npy", truncate), ("d.npy", overwrite), ("d.npy", replace), ("d.npy", os.remove),
-    ("d.parquet", truncate), ("d.parquet", replace), ("d.parquet", replace_by_fewer), ("d.parquet", os.remove),
-    ("d.arrow", truncate), ("d.arrow", replace), ("d.arrow", os.remove),
-    ("d.h5", truncate), ("d.h5", replace),
-]  # fmt: skip
+    ("d.npy", truncate),
+    ("d.npy", overwrite),
+    ("d.npy", replace),
+    ("d.npy", os.remove),
+    ("d.parquet", truncate),
+    ("d.parquet", replace),
+    ("d.parquet", replace_by_fewer),
+    ("d.parquet", os.remove),
+    ("d.arrow", truncate),
+    ("d.arrow", replace),
+    ("d.arrow", os.remove),
+    ("d.h5", truncate),
+    ("d.h5", replace),
+]
 
 
 def streamed(path, change):
@@ -242,13 +279,22 @@ def streamed(path, change):
         if len(seen) == 3:
             change(path)
 
-    return model(solver=EigenPro4(s=50, q=5, m=200), memory_budget=str(1_000_000), callbacks=callback).fit(path, TARGET)
+    return model(
+        solver=EigenPro4(s=50, q=5, m=200), memory_budget=str(1_000_000), callbacks=callback
+    ).fit(path, TARGET)
 
 
-@pytest.mark.parametrize(("name", "change"), CHANGES, ids=lambda value: getattr(value, "__name__", value))
-def test_a_file_that_changes_while_it_is_streamed_ends_the_fit_with_a_sentence(tmp_path, name, change):
+@pytest.mark.parametrize(
+    ("name", "change"), CHANGES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_file_that_changes_while_it_is_streamed_ends_the_fit_with_a_sentence(
+    tmp_path, name, change
+):
     write(tmp_path / name, ROWS)
-    with pytest.raises(DataFileError, match=f"{name}' (changed|was removed) while it was read; the fit is not valid"):
+    with pytest.raises(
+        DataFileError,
+        match=f"{name}' (changed|was removed) while it was read; the fit is not valid",
+    ):
         streamed(tmp_path / name, change)
 
 
@@ -265,18 +311,26 @@ def test_a_file_that_is_touched_or_replaced_by_its_copy_ends_no_fit(tmp_path):
 
 
 def test_no_checkpoint_is_written_from_rows_of_a_changed_file(tmp_path):
-    """A run that goes on when the file is back gives the same weights: it holds nothing of the other rows."""
+    """A run that goes on when the file is back gives the same weights: it holds nothing of the
+    other rows.
+    """
     write(tmp_path / "d.npy", ROWS)
     more = dict(solver=EigenPro4(s=50, q=5, m=200), memory_budget=str(1_000_000))
     want = model(**more).fit(tmp_path / "d.npy", TARGET).model_.alpha
     seen = []
     with pytest.raises(DataFileError):
-        model(tmp_path / "run", callbacks=lambda e: seen.append(e) or (len(seen) == 3 and overwrite(tmp_path / "d.npy")), **more).fit(
-            tmp_path / "d.npy", TARGET
-        )
+        model(
+            tmp_path / "run",
+            callbacks=lambda e: (
+                seen.append(e) or (len(seen) == 3 and overwrite(tmp_path / "d.npy"))
+            ),
+            **more,
+        ).fit(tmp_path / "d.npy", TARGET)
     assert list((tmp_path / "run").glob("checkpoint-*"))
     write(tmp_path / "d.npy", ROWS)
-    assert torch.equal(model(tmp_path / "run", **more).fit(tmp_path / "d.npy", TARGET).model_.alpha, want)
+    assert torch.equal(
+        model(tmp_path / "run", **more).fit(tmp_path / "d.npy", TARGET).model_.alpha, want
+    )
 
 
 @pytest.mark.parametrize("name", ["d.npy", "d.parquet", "d.arrow", "d.h5"])
@@ -294,7 +348,9 @@ def test_a_table_that_was_read_at_once_does_not_mind_what_becomes_of_its_file(tm
     pa = pytest.importorskip("pyarrow")
     csv = pytest.importorskip("pyarrow.csv")
     csv.write_csv(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "d.csv")
-    done = model(memory_budget="1MB", callbacks=lambda event: (tmp_path / "d.csv").unlink(missing_ok=True)).fit(tmp_path / "d.csv", "y")
+    done = model(
+        memory_budget="1MB", callbacks=lambda event: (tmp_path / "d.csv").unlink(missing_ok=True)
+    ).fit(tmp_path / "d.csv", "y")
     assert done.n_iter_ == 2
 
 
@@ -306,10 +362,22 @@ def test_arrow_files_of_any_batches_are_read_as_they_are(tmp_path, size):
         file.write_table(table, max_chunksize=size)
     for in_memory in (0, 1 << 30):
         found = opened(tmp_path / "d.arrow", in_memory)
-        assert found.n == N and np.array_equal(found.read(["c3"], 999, 2345)["c3"][:, 0], ROWS[999:2345, 3])
+        assert found.n == N and np.array_equal(
+            found.read(["c3"], 999, 2345)["c3"][:, 0], ROWS[999:2345, 3]
+        )
 
 
-@pytest.mark.parametrize("array", [ROWS, np.asfortranarray(ROWS), ROWS[:, 0], ROWS.astype("f8"), (ROWS > 0), np.array(["a", "bcd"] * 50)])
+@pytest.mark.parametrize(
+    "array",
+    [
+        ROWS,
+        np.asfortranarray(ROWS),
+        ROWS[:, 0],
+        ROWS.astype("f8"),
+        (ROWS > 0),
+        np.array(["a", "bcd"] * 50),
+    ],
+)
 def test_rows_of_a_file_are_those_that_numpy_maps(tmp_path, array):
     np.save(tmp_path / "x.npy", array)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -318,8 +386,11 @@ def test_rows_of_a_file_are_those_that_numpy_maps(tmp_path, array):
     for part in (slice(0, 7), slice(13, 99), slice(None), slice(90, 10**9), slice(5, 5)):
         assert np.array_equal(rows[part], array[part]) and rows[part].dtype == array.dtype
     if array.ndim == 2 and array.flags.c_contiguous:
-        assert np.array_equal(unmapped(mapped[100:][3:])[2:9], array[105:112])  # a part of a memmap
-        assert unmapped(mapped[:, 1:]) is not rows and not isinstance(unmapped(mapped[:, 1:]), FileRows)
+        # A part of a memmap.
+        assert np.array_equal(unmapped(mapped[100:][3:])[2:9], array[105:112])
+        assert unmapped(mapped[:, 1:]) is not rows and not isinstance(
+            unmapped(mapped[:, 1:]), FileRows
+        )
 
 
 # ---- ranks that disagree
@@ -329,10 +400,17 @@ def test_rows_of_a_file_are_those_that_numpy_maps(tmp_path, array):
     ("facts", "said"),
     [
         (
-            [{"call": "fit", "epochs": "1"}, {"call": "fit", "epochs": "1"}, {"call": "fit", "epochs": "2"}],
+            [
+                {"call": "fit", "epochs": "1"},
+                {"call": "fit", "epochs": "1"},
+                {"call": "fit", "epochs": "2"},
+            ],
             "rank 2 has epochs 2, and rank 0 1",
         ),
-        ([{"call": "fit", "rows of X": "#ab"}, {"call": "fit", "rows of X": "#abc"}], "rank 1 has other rows of X than rank 0"),
+        (
+            [{"call": "fit", "rows of X": "#ab"}, {"call": "fit", "rows of X": "#abc"}],
+            "rank 1 has other rows of X than rank 0",
+        ),
         ([{"call": "fit"}, {"call": "save"}], "rank 1 is in save and rank 0 in fit"),
     ],
 )
@@ -382,7 +460,10 @@ elif rank == 0:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "said"),
-    [("raises", "rank 1 ended this job with ValueError: Input y contains NaN"), ("leaves", "rank 1 has ended, and rank 0 waits")],
+    [
+        ("raises", "rank 1 ended this job with ValueError: Input y contains NaN"),
+        ("leaves", "rank 1 has ended, and rank 0 waits"),
+    ],
 )
 def test_ranks_that_disagree_say_so_and_one_that_fails_ends_the_others(tmp_path, end, said):
     (tmp_path / "job.py").write_text(JOB)
@@ -391,7 +472,12 @@ def test_ranks_that_disagree_say_so_and_one_that_fails_ends_the_others(tmp_path,
         subprocess.Popen(
             [sys.executable, "job.py", end, "model"],
             env=environment(
-                RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                RANK=str(rank),
+                WORLD_SIZE="2",
+                LOCAL_RANK=str(rank),
+                LOCAL_WORLD_SIZE="2",
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
                 PYTHONPATH=os.pathsep.join(sys.path),
             ),
             cwd=tmp_path,
@@ -399,7 +485,7 @@ def test_ranks_that_disagree_say_so_and_one_that_fails_ends_the_others(tmp_path,
             text=True,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     (zero, text), (one, other) = finished(job)
     assert zero != 0 and said in text, text + other
     assert (one != 0) == (end == "raises") and not Path(tmp_path / "model").exists(), other

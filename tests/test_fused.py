@@ -1,4 +1,6 @@
-"""The fused Triton kernels against float64 and against plain torch: on a GPU where there is one, else in Triton's interpreter."""
+"""The fused Triton kernels against float64 and against plain torch: on a GPU where there is one,
+else in Triton's interpreter.
+"""
 
 import os
 import subprocess
@@ -17,11 +19,16 @@ from test_kernels import EVERY
 
 fused = pytest.importorskip("kernelmill.ops.fused", reason="Triton is not installed")
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of log2(0) and inf − inf in the interpreter
+# Numpy's, of log2(0) and inf − inf in the interpreter.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BUILT_IN = [kernel for kernel in EVERY if kernel.name != "custom"]
 # numpy, which the interpreter computes with, has no bfloat16.
-ROUNDED = [precision for precision in PRECISIONS if precision != "float64" and (DEVICE.type == "cuda" or precision != "bfloat16")]
+ROUNDED = [
+    precision
+    for precision in PRECISIONS
+    if precision != "float64" and (DEVICE.type == "cuda" or precision != "bfloat16")
+]
 
 
 def rows(n, d, seed, offset=0.0):
@@ -30,11 +37,18 @@ def rows(n, d, seed, offset=0.0):
 
 def products(kernel, Z, precision, tile_bytes=1 << 20):
     origin, spread = frame(kernel, Z)
-    return tuple(KernelProduct(kernel, origin, precision, DEVICE, tile_bytes, spread, use_fused=use) for use in (True, False))
+    return tuple(
+        KernelProduct(kernel, origin, precision, DEVICE, tile_bytes, spread, use_fused=use)
+        for use in (True, False)
+    )
 
 
 def error(K, truth):
-    return ((K.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item() if truth.numel() else 0.0
+    return (
+        ((K.double() - truth).abs().max() / truth.abs().max().clamp(min=1e-30)).item()
+        if truth.numel()
+        else 0.0
+    )
 
 
 @pytest.mark.parametrize("precision", ROUNDED)
@@ -45,7 +59,8 @@ def test_values_are_as_exact_as_plain_torch_in_the_same_precision(kernel, precis
     A, B = fast.points(X), fast.points(Z)
     truth = fast.dense64(A, B)
     a, b = plain.points(X), plain.points(Z)
-    if precision != "float32":  # both round features the same way, so that both see the same points
+    # Both round features the same way, so that both see the same points.
+    if precision != "float32":
         torch.testing.assert_close(plain.dense64(a, b), truth, rtol=1e-9, atol=1e-9)
     allowed = 2 * error(plain.dense(a, b), plain.dense64(a, b)) + 1e-6
     assert error(fast.dense(A, B), truth) <= allowed
@@ -66,7 +81,9 @@ def test_any_number_of_features(d, precision):
     assert error(fast.matmul(A, B, w), truth @ w.double()) < 3e-6
 
 
-@pytest.mark.parametrize(("r", "t"), [(1, 1), (1, 200), (200, 1), (129, 257), (64, 64), (0, 5), (5, 0)])
+@pytest.mark.parametrize(
+    ("r", "t"), [(1, 1), (1, 200), (200, 1), (129, 257), (64, 64), (0, 5), (5, 0)]
+)
 @pytest.mark.parametrize("c", [1, 10, 40, 130])
 def test_any_shape_and_number_of_outputs(r, t, c):
     X, Z, w, g = rows(r, 8, 1), rows(max(t, 1), 8, 2)[:t], rows(t, c, 3), rows(r, c, 4)
@@ -75,14 +92,26 @@ def test_any_shape_and_number_of_outputs(r, t, c):
     truth = fast.dense64(A, B)
     tolerance = {"rtol": 3e-6, "atol": 3e-6 * (1 + w.abs().sum().item() / c)}
     torch.testing.assert_close(fast.matmul(A, B, w).double(), truth @ w.double(), **tolerance)
-    torch.testing.assert_close(fast.rmatmul(A, B, g).double(), truth.T @ g.double(), rtol=3e-6, atol=3e-6 * (1 + g.abs().sum().item() / c))
+    torch.testing.assert_close(
+        fast.rmatmul(A, B, g).double(),
+        truth.T @ g.double(),
+        rtol=3e-6,
+        atol=3e-6 * (1 + g.abs().sum().item() / c),
+    )
     kept = fast.block(A, B, fast.room(r, t))
     torch.testing.assert_close((kept @ w).double(), truth @ w.double(), **tolerance)
-    torch.testing.assert_close((kept.T @ g).double(), truth.T @ g.double(), rtol=3e-6, atol=3e-6 * (1 + g.abs().sum().item() / c))
+    torch.testing.assert_close(
+        (kept.T @ g).double(),
+        truth.T @ g.double(),
+        rtol=3e-6,
+        atol=3e-6 * (1 + g.abs().sum().item() / c),
+    )
     torch.testing.assert_close(kept[:, :3].double(), truth[:, :3], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [Laplacian(2.0), Polynomial(2.0, degree=4), ArcCosine(1.0), Linear(0.01)], ids=repr)
+@pytest.mark.parametrize(
+    "kernel", [Laplacian(2.0), Polynomial(2.0, degree=4), ArcCosine(1.0), Linear(0.01)], ids=repr
+)
 def test_a_kept_block_reads_like_the_recomputed_one(kernel):
     X, Z = rows(100, 20, 1), rows(140, 20, 2)
     fast, _ = products(kernel, Z, "float16")
@@ -114,22 +143,32 @@ def test_rows_that_coincide_are_at_distance_zero(precision, d):
 
 @pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e15])
 def test_features_of_any_size_survive_float16(size):
-    """A bandwidth in the data's own unit makes K the same whatever the unit; so must float16 features be."""
+    """A bandwidth in the data's own unit makes K the same whatever the unit; so must float16
+    features be.
+    """
     X, Z = rows(50, 10, 1), rows(60, 10, 2)
     fast, plain = products(Gaussian(3.0 * size), Z * size, "float16")
     expected, _ = products(Gaussian(3.0), Z, "float16")
     for K in (fast, plain):
-        torch.testing.assert_close(K.dense(K.points(X * size), K.points(Z * size)), expected.dense(expected.points(X), expected.points(Z)),
-                                   rtol=1e-3, atol=1e-3)  # fmt: skip
+        torch.testing.assert_close(
+            K.dense(K.points(X * size), K.points(Z * size)),
+            expected.dense(expected.points(X), expected.points(Z)),
+            rtol=1e-3,
+            atol=1e-3,
+        )
 
 
 @pytest.mark.parametrize("precision", ["float16", "float32"])
 def test_centers_that_are_close_together_leave_room_for_far_rows(precision):
-    """Two centers 1e-6 apart: features are scaled by their bandwidth, not only by the centers' spread."""
+    """Two centers 1e-6 apart: features are scaled by their bandwidth, not only by the centers'
+    spread.
+    """
     Z = torch.tensor([[0.0, 0.0], [1e-6, 0.0]], device=DEVICE)
     X = torch.tensor([[1.0, 2.0], [-3.0, 0.5]], device=DEVICE)
     for K in products(Laplacian(1.0), Z, precision):
-        torch.testing.assert_close(K.dense(K.points(X), K.points(Z)), torch.exp(-torch.cdist(X, Z)), rtol=3e-3, atol=0)
+        torch.testing.assert_close(
+            K.dense(K.points(X), K.points(Z)), torch.exp(-torch.cdist(X, Z)), rtol=3e-3, atol=0
+        )
 
 
 def test_a_polynomial_near_the_end_of_float32_is_finite():
@@ -138,7 +177,9 @@ def test_a_polynomial_near_the_end_of_float32_is_finite():
     A, w = fast.points(Z), rows(20, 2, 2) * 1e-30
     K = plain.dense(plain.points(Z), plain.points(Z))
     assert K.max() > 1e34
-    torch.testing.assert_close(fast.matmul(A, A, w), K @ w, rtol=1e-4, atol=1e-4 * (K @ w).abs().max().item())
+    torch.testing.assert_close(
+        fast.matmul(A, A, w), K @ w, rtol=1e-4, atol=1e-4 * (K @ w).abs().max().item()
+    )
 
 
 def test_dot_products_beyond_float16_are_not_cut_silently():
@@ -164,7 +205,9 @@ def test_weights_of_any_size_keep_their_digits(size):
     expected = fast.dense64(A, B) @ w.double()
     got = fast.matmul(A, B, w).double()
     for column in range(3):  # 20 bits: beside the largest weight of a column, not of all
-        if (expected[:, column].abs() > 1e-36).all() or column == 2:  # below, float32 itself has no digits left
+        if (
+            expected[:, column].abs() > 1e-36
+        ).all() or column == 2:  # below, float32 itself has no digits left
             assert error(got[:, column], expected[:, column]) < 2e-6
     assert (got[:, 3] == 0).all()
 
@@ -180,14 +223,18 @@ def test_weights_that_are_not_finite_are_not_hidden():
 
 
 def test_small_kernel_values_keep_their_digits():
-    """Where every K is small, as far from all centers, two float16 parts must not lose it: abs 2^-39 beside K(x,x) = 1."""
+    """Where every K is small, as far from all centers, two float16 parts must not lose it: abs
+    2^-39 beside K(x,x) = 1.
+    """
     Z = rows(200, 10, 2)
     fast, _ = products(Laplacian(0.3), Z, "float16")
     A, B = fast.points(rows(60, 10, 1)), fast.points(Z)
     truth = fast.dense64(A, B)
     assert truth.max() < 0.1 and truth.median() < 1e-5
     w = torch.ones(200, 1, device=DEVICE)
-    torch.testing.assert_close(fast.matmul(A, B, w).double(), truth @ w.double(), rtol=2e-5, atol=1e-9)
+    torch.testing.assert_close(
+        fast.matmul(A, B, w).double(), truth @ w.double(), rtol=2e-5, atol=1e-9
+    )
 
 
 def test_the_same_bits_each_time():
@@ -209,7 +256,10 @@ def test_programs_fill_the_chip():
 RUNS = {
     "carried": (EigenPro4(s=40, q=8, m=50, projection="carried"), {}),
     "cholesky": (EigenPro4(s=40, q=8, m=50), {}),
-    "two epochs and a ridge": (EigenPro4(s=40, q=8, m=50, projection="carried"), {"epochs": 2, "ridge": 0.3}),
+    "two epochs and a ridge": (
+        EigenPro4(s=40, q=8, m=50, projection="carried"),
+        {"epochs": 2, "ridge": 0.3},
+    ),
     "nothing kept": (EigenPro4(s=40, q=8, m=50, projection="carried"), {"budget": 200_000}),
     "the paper's recipe": (EigenPro4.paper(s=40, q=8), {}),
     "EigenPro 3": (EigenPro3(s=40, q=8, m=100), {}),
@@ -224,12 +274,17 @@ def test_a_whole_run_gives_the_weights_of_plain_torch(run, c, monkeypatch):
     problem = make_problem(n=300, d=5, p=300 if solver.name == "eigenpro2" else 90, c=c)
     settings = {"dtype": "float32", "device": str(DEVICE), **settings}
     start = KernelProduct.__init__
-    with_fused, without = ((lambda self, *a, use=use, **k: start(self, *a, **{**k, "use_fused": use})) for use in (True, False))
+    with_fused, without = (
+        (lambda self, *a, use=use, **k: start(self, *a, **{**k, "use_fused": use}))
+        for use in (True, False)
+    )
     monkeypatch.setattr(KernelProduct, "__init__", without)
     plain = problem.solve(solver, **settings)
     launched, launch = [], fused._launch
     monkeypatch.setattr(KernelProduct, "__init__", with_fused)
-    monkeypatch.setattr(fused, "_launch", lambda *args, **kwargs: launched.append(1) or launch(*args, **kwargs))
+    monkeypatch.setattr(
+        fused, "_launch", lambda *args, **kwargs: launched.append(1) or launch(*args, **kwargs)
+    )
     got = problem.solve(solver, **settings)
     assert len(launched) > 5 and (run != "nothing kept" or not got.plan.keep_block)
     assert problem.distance(got.alpha.cpu(), plain.alpha.cpu().double()) < 2e-3
@@ -240,11 +295,15 @@ def test_any_split_of_the_centers_gives_the_same_weights_through_the_fused_kerne
     problem = make_problem(n=200, d=5, p=61, c=2)
     solver = EigenPro4(s=20, q=4, m=50, projection="carried")
     start = KernelProduct.__init__
-    monkeypatch.setattr(KernelProduct, "__init__", lambda self, *a, **k: start(self, *a, **{**k, "use_fused": True}))
+    monkeypatch.setattr(
+        KernelProduct, "__init__", lambda self, *a, **k: start(self, *a, **{**k, "use_fused": True})
+    )
     settings = {"dtype": "float32", "device": str(DEVICE)}
     whole = problem.solve(solver, **settings).alpha.cpu()
     for ranks in (2, 3):
-        parts = run_threads(ranks, lambda comm: problem.solve(solver, comm=comm, **settings).alpha.cpu())
+        parts = run_threads(
+            ranks, lambda comm: problem.solve(solver, comm=comm, **settings).alpha.cpu()
+        )
         together = torch.empty_like(whole)
         for rank, part in enumerate(parts):
             together[rank::ranks] = part
@@ -255,5 +314,7 @@ def test_any_split_of_the_centers_gives_the_same_weights_through_the_fused_kerne
 def test_the_kernels_compile_for_a_gpu():
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     script = Path(__file__).with_name("compile_kernels.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.stdout.strip() == "compiled", done.stderr[-2000:]

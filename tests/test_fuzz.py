@@ -1,4 +1,6 @@
-"""Damaged files: each ends in a result or in one clear error; never in a traceback, a hang, a crash or code from the file being run."""
+"""Damaged files: each ends in a result or in one clear error; never in a traceback, a hang, a
+crash or code from the file being run.
+"""
 
 import multiprocessing
 import pickle
@@ -20,9 +22,22 @@ from kernelmill.solvers import EigenPro4
 SPAWN = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["kernelmill", "test_fuzz"])
 KINDS = ["csv", "parquet", "arrow", "npy", "npz", "h5", "checkpoint", "model"]
-SETTINGS = dict(kernel=kernels.Laplacian(2.0), n_centers=20, solver=EigenPro4(s=10, q=3, m=10), epochs=2, random_state=0)
+SETTINGS = dict(
+    kernel=kernels.Laplacian(2.0),
+    n_centers=20,
+    solver=EigenPro4(s=10, q=3, m=10),
+    epochs=2,
+    random_state=0,
+)
 g = np.random.default_rng(0)
-FRAME = pd.DataFrame({"a": g.normal(size=60), "b": g.integers(0, 9, 60), "c": g.choice(["x", "ö", "z"], 60), "y": g.normal(size=60)})
+FRAME = pd.DataFrame(
+    {
+        "a": g.normal(size=60),
+        "b": g.integers(0, 9, 60),
+        "c": g.choice(["x", "ö", "z"], 60),
+        "y": g.normal(size=60),
+    }
+)
 MATRIX, TARGET = g.normal(size=(60, 3)), g.normal(size=60)
 
 
@@ -76,9 +91,20 @@ def mutate(data: bytes, dice: random.Random) -> bytes:
         a, b = dice.randrange(len(out) - 10), dice.randrange(len(out) - 10)
         out[a : a + 10] = out[b : b + 10]
         return bytes(out)
-    for _ in range(1 if way == 4 else dice.randrange(2, 30)):  # single bits, and bytes at the beginning where headers are
+    # Single bits, and bytes at the beginning where headers are.
+    for _ in range(1 if way == 4 else dice.randrange(2, 30)):
         at = dice.randrange(len(out) if way < 6 else min(len(out), 300))
-        out[at] = dice.choice([out[at] ^ (1 << dice.randrange(8)), 0, 255, dice.randrange(256), ord('"'), ord("\n"), ord("9")])
+        out[at] = dice.choice(
+            [
+                out[at] ^ (1 << dice.randrange(8)),
+                0,
+                255,
+                dice.randrange(256),
+                ord('"'),
+                ord("\n"),
+                ord("9"),
+            ]
+        )
     return bytes(out)
 
 
@@ -113,7 +139,11 @@ def hunt(folder: str, kind: str, seeds: range, report: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 1200), marks=pytest.mark.slow)], ids=["some", "many"])
+@pytest.mark.parametrize(
+    "seeds",
+    [range(80), pytest.param(range(80, 1200), marks=pytest.mark.slow)],
+    ids=["some", "many"],
+)
 def test_damaged_files_end_in_a_result_or_one_error(tmp_path, kind, seeds):
     report = tmp_path / "report"
     process = SPAWN.Process(target=hunt, args=(str(tmp_path), kind, seeds, str(report)))

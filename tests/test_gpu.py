@@ -1,4 +1,6 @@
-"""What only a CUDA GPU can show: fits and predictions there, their memory, their determinism and the absence of stalls."""
+"""What only a CUDA GPU can show: fits and predictions there, their memory, their determinism and
+the absence of stalls.
+"""
 
 import warnings
 
@@ -10,7 +12,10 @@ from kernelmill import KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.ops import PRECISIONS, KernelProduct
 from kernelmill.solvers import NYTRO, SGPR, EigenPro2, EigenPro4, Falkon
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+]
 
 
 def task(n=20_000, d=100, c=10, seed=0):
@@ -20,7 +25,14 @@ def task(n=20_000, d=100, c=10, seed=0):
     return X, (torch.tanh(2 * X @ W) @ U).argmax(1)
 
 
-SETTINGS = dict(kernel=kernels.Laplacian(10.0), n_centers=4096, solver=EigenPro4(projection="carried"), epochs=1, ridge=0.0, random_state=0)
+SETTINGS = dict(
+    kernel=kernels.Laplacian(10.0),
+    n_centers=4096,
+    solver=EigenPro4(projection="carried"),
+    epochs=1,
+    ridge=0.0,
+    random_state=0,
+)
 
 
 def fit(X, y, **more):
@@ -60,7 +72,10 @@ def test_the_same_seed_gives_the_same_bits(data):
     assert torch.equal(fit(X, y).model_.alpha, fit(X, y).model_.alpha)
 
 
-@pytest.mark.parametrize(("n", "d", "p", "c"), [(100_000, 256, 40_000, 10), (60_000, 900, 50_000, 3), (60_000, 64, 30_000, 100)])
+@pytest.mark.parametrize(
+    ("n", "d", "p", "c"),
+    [(100_000, 256, 40_000, 10), (60_000, 900, 50_000, 3), (60_000, 64, 30_000, 100)],
+)
 def test_the_peak_is_what_the_plan_said(n, d, p, c):
     X, y = (t.cuda() for t in task(n, d, c))
     fit(X[:20_000], y[:20_000])  # libraries take their workspaces once
@@ -77,14 +92,28 @@ def test_the_peak_is_what_the_plan_said(n, d, p, c):
 
 
 def test_out_of_memory_halves_the_tile_and_goes_on():
-    Z, w = torch.randn(20_000, 50, device="cuda"), torch.randn(20_000, 3, device="cuda", dtype=torch.float64)
-    make = lambda tile: KernelProduct(kernels.Laplacian(7.0), torch.zeros(50, device="cuda"), "float64", torch.device("cuda"), tile)  # noqa: E731
+    Z, w = (
+        torch.randn(20_000, 50, device="cuda"),
+        torch.randn(20_000, 3, device="cuda", dtype=torch.float64),
+    )
+
+    def make(tile):
+        return KernelProduct(
+            kernels.Laplacian(7.0),
+            torch.zeros(50, device="cuda"),
+            "float64",
+            torch.device("cuda"),
+            tile,
+        )
+
     careful, greedy = make(1 << 24), make(1 << 30)
     points = careful.points(Z)
     expected = careful.matmul(points, points, w)
     torch.cuda.empty_cache()
     try:
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (200 << 20)) / torch.cuda.mem_get_info()[1])
+        torch.cuda.set_per_process_memory_fraction(
+            (torch.cuda.memory_reserved() + (200 << 20)) / torch.cuda.mem_get_info()[1]
+        )
         got = greedy.matmul(points, points, w)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -126,20 +155,42 @@ def test_many_outputs(data):
     Y = torch.sin(X[:, :1] @ torch.randn(1, 300, generator=torch.Generator().manual_seed(0)))
     model = KernelRegressor(**SETTINGS).fit(X, Y)
     here = KernelRegressor(**SETTINGS, device="cpu", precision="float32").fit(X, Y)
-    assert model.score(X.numpy(), Y.numpy()) == pytest.approx(here.score(X.numpy(), Y.numpy()), abs=0.01)
+    assert model.score(X.numpy(), Y.numpy()) == pytest.approx(
+        here.score(X.numpy(), Y.numpy()), abs=0.01
+    )
 
 
 @pytest.mark.parametrize(
     "solver",
-    [Falkon(keep=True), Falkon(keep=False), Falkon("logistic"), NYTRO(iterations=30), EigenPro2(), "auto", "direct"],
+    [
+        Falkon(keep=True),
+        Falkon(keep=False),
+        Falkon("logistic"),
+        NYTRO(iterations=30),
+        EigenPro2(),
+        "auto",
+        "direct",
+    ],
     ids=str,
 )
 def test_other_solvers_learn_what_the_cpu_learns(data, solver):
-    """p = 1,003: blocks and factors that are not whole tiles. Rows in host memory and on the GPU."""
+    """p = 1,003: blocks and factors that are not whole tiles.
+
+    Rows in host memory and on the GPU.
+    """
     X, y = (part[:5000] for part in data)
     p = None if isinstance(solver, EigenPro2) else 1003
     here, there, streamed = (
-        fit(rows, y, solver=solver, n_centers=p, ridge=0.5, epochs=None, device=device, early_stopping=False)
+        fit(
+            rows,
+            y,
+            solver=solver,
+            n_centers=p,
+            ridge=0.5,
+            epochs=None,
+            device=device,
+            early_stopping=False,
+        )
         for rows, device in ((X, "cpu"), (X.cuda(), "auto"), (X, "cuda"))
     )
     T = data[0][5000:7000]
@@ -150,7 +201,14 @@ def test_other_solvers_learn_what_the_cpu_learns(data, solver):
 def test_a_gaussian_process_on_the_gpu_is_that_of_the_cpu(data):
     X, y = data[0][:2000], data[0][:2000, :1].sin()[:, 0]
     answers = [
-        KernelRegressor(kernel=kernels.Gaussian(10.0), n_centers=300, ridge=0.1, solver=SGPR(), device=device, random_state=0)
+        KernelRegressor(
+            kernel=kernels.Gaussian(10.0),
+            n_centers=300,
+            ridge=0.1,
+            solver=SGPR(),
+            device=device,
+            random_state=0,
+        )
         .fit(X, y)
         .predict(X[:100], return_std=True)
         for device in ("cpu", "cuda")
@@ -174,15 +232,24 @@ def test_the_peak_of_falkon_is_what_the_plan_said(keep):
 @pytest.mark.parametrize(("solver", "centers"), [("eigenpro4", 6000), ("sgpr", 500)])
 def test_tuning_on_the_gpu_finds_what_the_cpu_finds(solver, centers):
     X = torch.rand(12_000, 3, generator=torch.Generator().manual_seed(0))
-    y = torch.sin(30 * X[:, 0]) + 0.1 * torch.randn(12_000, generator=torch.Generator().manual_seed(1))
+    y = torch.sin(30 * X[:, 0]) + 0.1 * torch.randn(
+        12_000, generator=torch.Generator().manual_seed(1)
+    )
     models = [
-        KernelRegressor(solver=solver, n_centers=centers, random_state=0, device=device).fit(rows, y)
+        KernelRegressor(solver=solver, n_centers=centers, random_state=0, device=device).fit(
+            rows, y
+        )
         for rows, device in ((X, "cpu"), (X, "cuda"), (X.cuda(), "auto"))
     ]
     for model in models:
-        assert model.model_.kernel.bandwidth.device.type == "cpu" and model.model_.kernel.bandwidth.argmin() == 0
+        assert (
+            model.model_.kernel.bandwidth.device.type == "cpu"
+            and model.model_.kernel.bandwidth.argmin() == 0
+        )
         assert model.score(X.cuda(), y.cuda()) > 0.95
-    torch.testing.assert_close(models[1].model_.kernel.bandwidth, models[2].model_.kernel.bandwidth, rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        models[1].model_.kernel.bandwidth, models[2].model_.kernel.bandwidth, rtol=1e-3, atol=0
+    )
 
 
 def test_classes_on_the_gpu_are_scored_there(data):
@@ -205,7 +272,12 @@ def test_rows_in_a_file_are_streamed_to_the_gpu(tmp_path, monkeypatch, data):
 def test_a_run_goes_on_on_the_gpu(tmp_path, data):
     X, y = data
     seen = []
-    run = dict(checkpoint=tmp_path, checkpoint_every=0, epochs=2, solver=EigenPro4(projection="carried", m=512, T=4))
+    run = dict(
+        checkpoint=tmp_path,
+        checkpoint_every=0,
+        epochs=2,
+        solver=EigenPro4(projection="carried", m=512, T=4),
+    )
     fit(X, y, **run, callbacks=lambda event: seen.append(event) or len(seen) == 6)
     done = fit(X, y, **run, resume=True)
     whole = fit(X, y, epochs=2, solver=run["solver"])
@@ -218,7 +290,9 @@ def test_chunks_are_learned_on_the_gpu_as_on_the_cpu(data):
     T, t = task(seed=1)
     scores = []
     for device in ("cuda", "cpu"):
-        model = KernelClassifier(kernel=kernels.Laplacian(10.0), n_centers=2000, random_state=0, device=device)
+        model = KernelClassifier(
+            kernel=kernels.Laplacian(10.0), n_centers=2000, random_state=0, device=device
+        )
         for i in range(0, 20_000, 5000):
             model.partial_fit(X[i : i + 5000], y[i : i + 5000], classes=range(10))
         model.add_centers(X[:100])
@@ -229,7 +303,10 @@ def test_chunks_are_learned_on_the_gpu_as_on_the_cpu(data):
 
 
 def test_ranks_give_the_same_weights(tmp_path):
-    """NCCL with one rank, and two ranks that share the GPU over Gloo. Several GPUs are not tested here."""
+    """NCCL with one rank, and two ranks that share the GPU over Gloo.
+
+    Several GPUs are not tested here.
+    """
     from job import gpu
     from test_ranks import relative, run
 
@@ -241,5 +318,9 @@ def test_ranks_give_the_same_weights(tmp_path):
         assert (by, size) == (backend, ranks)
         for key in want:
             print(ranks, key, relative(found[key][0], want[key][0]))
-            assert relative(found[key][0], want[key][0]) < (1e-8 if key[0] == "float64" else 0.05), (ranks, key)
-            assert np.abs(found[key][1] - want[key][1]).max() < (1e-8 if key[0] == "float64" else 2e-3), (ranks, key)
+            assert relative(found[key][0], want[key][0]) < (
+                1e-8 if key[0] == "float64" else 0.05
+            ), (ranks, key)
+            assert np.abs(found[key][1] - want[key][1]).max() < (
+                1e-8 if key[0] == "float64" else 2e-3
+            ), (ranks, key)

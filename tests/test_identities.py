@@ -22,10 +22,18 @@ def prepared(problem, solver, comm=None, **kwargs):
 
 
 @pytest.mark.parametrize(
-    "solver", [EigenPro4(s=100, q=20, T=2), EigenPro4(s=100, q=20, T=2, recipe="paper", projection="cholesky")], ids=["ours", "paper"]
+    "solver",
+    [
+        EigenPro4(s=100, q=20, T=2),
+        EigenPro4(s=100, q=20, T=2, recipe="paper", projection="cholesky"),
+    ],
+    ids=["ours", "paper"],
 )
 def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch):
-    """h = K(Z,Z_tmp) α_tmp + K(Z,X_s) α_s: it fixes sign and scale. Seen through the projection's argument, cycle by cycle."""
+    """h = K(Z,Z_tmp) α_tmp + K(Z,X_s) α_s: it fixes sign and scale.
+
+    Seen through the projection's argument, cycle by cycle.
+    """
     kept = {}
 
     class Spy(shards.Temporary):
@@ -35,17 +43,24 @@ def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch)
 
     def spy(r):
         kept["h"] = r.clone()
-        return torch.zeros_like(r), torch.zeros_like(r)  # no projection: α_s keeps what the cycle gave it
+        # No projection: α_s keeps what the cycle gave it.
+        return torch.zeros_like(r), torch.zeros_like(r)
 
     monkeypatch.setattr(shards, "Temporary", Spy)
     setup, state = solver.prepare(problem.shared(), problem.plan(solver), None)
-    before, state.energy = state.alpha, 1e9  # without projections residuals grow: nobody steps back here
-    for report in islice(solver.rounds(problem.shared(), dataclasses.replace(setup, project=spy), state), 3):
+    # Without projections residuals grow: nobody steps back here.
+    before, state.energy = (state.alpha, 1e9)
+    for report in islice(
+        solver.rounds(problem.shared(), dataclasses.replace(setup, project=spy), state), 3
+    ):
         alpha, (Z_tmp, alpha_tmp) = report.state.alpha, kept["tmp"]
-        alpha_s = -setup.F @ (setup.F.T @ (setup.K.dense(setup.X_s, Z_tmp) @ alpha_tmp))  # α_s = η Σ F Fᵀ K(X_s,X_m) g
+        # Α_s = η Σ F Fᵀ K(X_s,X_m) g.
+        alpha_s = -setup.F @ (setup.F.T @ (setup.K.dense(setup.X_s, Z_tmp) @ alpha_tmp))
         expected = setup.K.dense(setup.Z, Z_tmp) @ alpha_tmp
         if setup.nested:  # α_s went into α's own first rows
-            torch.testing.assert_close((alpha - before)[: len(setup.X_s)], alpha_s, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(
+                (alpha - before)[: len(setup.X_s)], alpha_s, rtol=1e-9, atol=1e-11
+            )
             assert (alpha[len(setup.X_s) :] == before[len(setup.X_s) :]).all()
         else:
             expected = expected + setup.K.dense(setup.Z, setup.X_s) @ alpha_s
@@ -59,7 +74,9 @@ def test_1_h_is_the_temporary_model_on_the_centers(problem, solver, monkeypatch)
 def test_2_eigenpro4_with_T_1_is_eigenpro3(problem, recipe, ridge):
     if recipe == "paper" and ridge:
         pytest.skip("the paper has no ridge")
-    four = EigenPro4(s=100, q=20, m=40, T=1, projection="cholesky", control_variate=False, recipe=recipe)
+    four = EigenPro4(
+        s=100, q=20, m=40, T=1, projection="cholesky", control_variate=False, recipe=recipe
+    )
     three = EigenPro3(s=100, q=20, m=40, projection="cholesky", recipe=recipe)
     a, b = (problem.solve(solver, epochs=2, ridge=ridge) for solver in (four, three))
     assert a.alpha.norm() > 1
@@ -105,7 +122,8 @@ def test_4_the_half_triangle_pass_is_the_full_pass(problem, m, classical, keep):
     r = torch.randn(p, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     delta, left = Pass(setup.K, setup.Z, setup.M, F, s, p, m, keep, Alone(), steps)(r)
 
-    full, residual = torch.zeros_like(r), r.clone()  # the same method with all of r kept up to date
+    # The same method with all of r kept up to date.
+    full, residual = torch.zeros_like(r), r.clone()
 
     def add(rows, value):
         full[rows] += value
@@ -137,7 +155,10 @@ def test_5_eigenpro4_tends_to_the_direct_solution(projection, ridge, weights):
     problem = make_problem(n=600, p=100, weights=weights)
     truth = problem.direct(ridge)
     solver = EigenPro4(s=60, q=20, projection=projection)
-    near, far = (problem.distance(problem.solve(solver, epochs=epochs, ridge=ridge).alpha, truth) for epochs in (60, 5))
+    near, far = (
+        problem.distance(problem.solve(solver, epochs=epochs, ridge=ridge).alpha, truth)
+        for epochs in (60, 5)
+    )
     assert near < 5e-3
     assert near < far / 10
 
@@ -146,15 +167,22 @@ def test_5_without_the_control_variate_only_the_decay_brings_it_there():
     problem = make_problem(n=600, p=100)
     truth = problem.direct()
     plain = EigenPro4(s=60, q=20, projection="cholesky", control_variate=False)
-    distances = [problem.distance(problem.solve(plain, epochs=epochs).alpha, truth) for epochs in (5, 20, 80)]
+    distances = [
+        problem.distance(problem.solve(plain, epochs=epochs).alpha, truth) for epochs in (5, 20, 80)
+    ]
     assert distances[0] > distances[1] > distances[2]
-    anchored = problem.distance(problem.solve(EigenPro4(s=60, q=20, projection="cholesky"), epochs=80).alpha, truth)
+    anchored = problem.distance(
+        problem.solve(EigenPro4(s=60, q=20, projection="cholesky"), epochs=80).alpha, truth
+    )
     assert anchored < distances[2] / 10
 
 
 def test_5_both_projections_tend_to_the_same_point():
     problem = make_problem(n=600, p=100)
-    a, b = (problem.solve(EigenPro4(s=60, q=20, projection=way), epochs=100).alpha for way in ("cholesky", "carried"))
+    a, b = (
+        problem.solve(EigenPro4(s=60, q=20, projection=way), epochs=100).alpha
+        for way in ("cholesky", "carried")
+    )
     assert problem.distance(a, b) < 1e-3
 
 
@@ -166,15 +194,22 @@ def test_6_the_exact_variant_converges_to_its_fixed_point():
     state = problem.solve(EigenPro4Exact(), epochs=5)
     torch.testing.assert_close(state.alpha, fixed_point, rtol=1e-6, atol=1e-6)
     # For Z ⊂ X it interpolates the centers, and is not the direct solution.
-    torch.testing.assert_close(state.alpha, torch.linalg.solve(problem.kernel(problem.Z), problem.Y[:30]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        state.alpha,
+        torch.linalg.solve(problem.kernel(problem.Z), problem.Y[:30]),
+        rtol=1e-6,
+        atol=1e-6,
+    )
     assert problem.distance(state.alpha, problem.direct()) > 0.01
 
 
 SHARDED = [
-    EigenPro4(s=50, q=10, projection="cholesky"), EigenPro4(s=50, q=10, projection="carried"),
-    EigenPro4(s=50, q=10, projection="one_pass", recipe="paper", m=20), EigenPro3(s=50, q=10, m=60, projection="cholesky"),
+    EigenPro4(s=50, q=10, projection="cholesky"),
+    EigenPro4(s=50, q=10, projection="carried"),
+    EigenPro4(s=50, q=10, projection="one_pass", recipe="paper", m=20),
+    EigenPro3(s=50, q=10, m=60, projection="cholesky"),
     EigenPro3(s=50, q=10, m=60, projection="carried"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("solver", SHARDED, ids=repr)
@@ -184,7 +219,9 @@ def test_7_any_split_of_the_centers_gives_the_same_weights(solver, ranks, monkey
     problem = make_problem(n=301, p=101)
     ridge = 0.0 if getattr(solver, "recipe", "") == "paper" else 0.1
     whole = problem.solve(solver, epochs=2, ridge=ridge).alpha
-    parts = run_threads(ranks, lambda comm: problem.solve(solver, epochs=2, ridge=ridge, comm=comm).alpha)
+    parts = run_threads(
+        ranks, lambda comm: problem.solve(solver, epochs=2, ridge=ridge, comm=comm).alpha
+    )
     assert sum(len(part) for part in parts) == 101
     together = torch.empty_like(whole)
     for rank, part in enumerate(parts):
@@ -203,7 +240,9 @@ def test_7_eigenpro2_too():
 
 
 def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
-    """Why the carried residual uses it: the energy left after one pass, on the values of a temporary model."""
+    """Why the carried residual uses it: the energy left after one pass, on the values of a
+    temporary model.
+    """
     problem = make_problem(n=1200, p=500, bandwidth=5.0)
     setup = prepared(problem, EigenPro4(s=200, q=40, projection="carried"))
     project = setup.project
@@ -213,7 +252,12 @@ def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
     a = torch.randn(500, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     h = problem.kernel(problem.Z, problem.X[600:1100]) @ a
     exact = torch.linalg.solve(K, h)
-    energy = lambda theta: ((theta - exact) * (K @ (theta - exact))).sum().item() / (exact * (K @ exact)).sum().item()  # noqa: E731
+
+    def energy(theta):
+        return ((theta - exact) * (K @ (theta - exact))).sum().item() / (
+            exact * (K @ exact)
+        ).sum().item()
+
     k = 1 - (setup.M**2).sum(1)
     classical = dataclasses.replace(project, steps=1 / k.clamp(min=k.max().item() / 2), m=32)
     assert energy(project(h)[0]) < 0.1
@@ -222,4 +266,7 @@ def test_a_schwarz_pass_beats_eigenpro2_passes_by_far():
 
 def test_plan_and_product_are_plain(problem):
     assert isinstance(problem.plan(EigenPro4()), Plan)
-    assert isinstance(setup.product(kernels.Laplacian(1.0), problem.Z, problem.plan(EigenPro4()), Alone()), KernelProduct)
+    assert isinstance(
+        setup.product(kernels.Laplacian(1.0), problem.Z, problem.plan(EigenPro4()), Alone()),
+        KernelProduct,
+    )

@@ -1,4 +1,6 @@
-"""Kernels against plain formulas, and their behaviour at zero distance, at extremes and on bad settings."""
+"""Kernels against plain formulas, and their behaviour at zero distance, at extremes and on bad
+settings.
+"""
 
 import math
 
@@ -10,16 +12,35 @@ from sklearn.gaussian_process.kernels import RationalQuadratic as SkRationalQuad
 from sklearn.metrics.pairwise import polynomial_kernel
 
 from kernelmill import InputError, kernels
-from kernelmill.kernels import Custom, Gaussian, GeneralisedExponential, Laplacian, Matern, RationalQuadratic, ReluNTK
+from kernelmill.kernels import (
+    Custom,
+    Gaussian,
+    GeneralisedExponential,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    ReluNTK,
+)
 
 torch.manual_seed(0)
 A, B = torch.randn(40, 6, dtype=torch.float64), torch.randn(30, 6, dtype=torch.float64)
 R = torch.cdist(A, B)
 EVERY = [
-    Laplacian(1.5), Gaussian(1.5), Matern(1.5, nu=0.5), Matern(1.5, nu=1.5), Matern(1.5, nu=2.5), GeneralisedExponential(1.5, gamma=0.7),
-    RationalQuadratic(1.5, shape=0.8), kernels.Linear(), kernels.Polynomial(degree=2), ReluNTK(depth=1), ReluNTK(depth=4),
-    kernels.ArcCosine(order=0), kernels.ArcCosine(order=1), kernels.ArcCosine(order=2),
-]  # fmt: skip
+    Laplacian(1.5),
+    Gaussian(1.5),
+    Matern(1.5, nu=0.5),
+    Matern(1.5, nu=1.5),
+    Matern(1.5, nu=2.5),
+    GeneralisedExponential(1.5, gamma=0.7),
+    RationalQuadratic(1.5, shape=0.8),
+    kernels.Linear(),
+    kernels.Polynomial(degree=2),
+    ReluNTK(depth=1),
+    ReluNTK(depth=4),
+    kernels.ArcCosine(order=0),
+    kernels.ArcCosine(order=1),
+    kernels.ArcCosine(order=2),
+]
 
 
 def close(K, expected, **kw):
@@ -32,12 +53,17 @@ def test_radial_profiles_are_the_published_ones():
     for nu in (0.5, 1.5, 2.5):
         close(Matern(1.5, nu=nu)(A, B), SkMatern(1.5, nu=nu)(A.numpy(), B.numpy()))
     close(GeneralisedExponential(1.5, gamma=0.7)(A, B), torch.exp(-((R / 1.5) ** 0.7)))
-    close(RationalQuadratic(1.5, shape=0.8)(A, B), SkRationalQuadratic(1.5, 0.8)(A.numpy(), B.numpy()))
+    close(
+        RationalQuadratic(1.5, shape=0.8)(A, B), SkRationalQuadratic(1.5, 0.8)(A.numpy(), B.numpy())
+    )
 
 
 def test_dot_product_kernels():
     close(kernels.Linear()(A, B), A @ B.T)
-    close(kernels.Polynomial(degree=3, constant=0.5)(A, B), polynomial_kernel(A, B, degree=3, gamma=1, coef0=0.5))
+    close(
+        kernels.Polynomial(degree=3, constant=0.5)(A, B),
+        polynomial_kernel(A, B, degree=3, gamma=1, coef0=0.5),
+    )
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -70,7 +96,10 @@ def test_symmetric_positive_semidefinite_and_never_nan(kernel, dtype):
     assert smallest > -(2e-4 if dtype == torch.float32 else 1e-6) * K.diagonal().max().item()
     embed = kernel.embedding(X.double().mean(0), dtype)
     torch.testing.assert_close(
-        kernel.diagonal(kernel.points(embed(X))).double(), K.diagonal(), atol=2e-3 if dtype == torch.float32 else 1e-6, rtol=1e-3
+        kernel.diagonal(kernel.points(embed(X))).double(),
+        K.diagonal(),
+        atol=2e-3 if dtype == torch.float32 else 1e-6,
+        rtol=1e-3,
     )
 
 
@@ -84,7 +113,9 @@ def test_distance_of_coincident_rows_is_exactly_zero(d, offset):
 
 
 def test_large_offsets_keep_their_digits_in_float32():
-    X = torch.randn(50, 3, dtype=torch.float64) * 100 + torch.tensor([4e6, 5e5, 0.0], dtype=torch.float64)
+    X = torch.randn(50, 3, dtype=torch.float64) * 100 + torch.tensor(
+        [4e6, 5e5, 0.0], dtype=torch.float64
+    )
     embed = Laplacian(100.0).embedding(X.mean(0), torch.float32)
     points = Laplacian(100.0).points(embed(X))
     K32 = Laplacian(100.0).evaluate(points, points)

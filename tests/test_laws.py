@@ -1,6 +1,8 @@
-"""Laws: change data in a way whose effect is known, and predictions follow. docs/reliability.md lists them by the names of these tests.
+"""Laws: change data in a way whose effect is known, and predictions follow. docs/reliability.md
+lists them by the names of these tests.
 
-Few examples, the same in every run; tests marked slow try many, others in every run. Tables have laws of their own: test_laws_tables.py.
+Few examples, the same in every run; tests marked slow try many, others in every run. Tables have
+laws of their own: test_laws_tables.py.
 """
 
 import ast
@@ -27,9 +29,13 @@ from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import tune
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.nested_given]
-FEW = settings(max_examples=2, derandomize=True, deadline=None, database=None, suppress_health_check=CHECKS)
+FEW = settings(
+    max_examples=2, derandomize=True, deadline=None, database=None, suppress_health_check=CHECKS
+)
 MANY = settings(FEW, max_examples=25, derandomize=False)
-BUDGETS = pytest.mark.parametrize("budget", [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)])
+BUDGETS = pytest.mark.parametrize(
+    "budget", [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=pytest.mark.slow)]
+)
 
 # The first example takes the first of each list.
 UNITS = st.sampled_from([1e3, 1e-6, 0.3048, 86_400.0, 1024.0, 2.0**-20, 1.0])
@@ -41,7 +47,9 @@ OFFSETS = st.sampled_from([1e6, -5.0, 273.15, -1e6, 0.0])
 
 @dataclass(frozen=True)
 class Case:
-    """Rows to train on and to predict, and what a user with a kernel of his own says in their units."""
+    """Rows to train on and to predict, and what a user with a kernel of his own says in their
+    units.
+    """
 
     X: np.ndarray
     y: np.ndarray  # numbers, or labels
@@ -60,14 +68,23 @@ class Case:
         return replace(self, X=self.X[places], y=self.y[places], w=w)
 
     def columns(self, change: Callable[[np.ndarray], np.ndarray], bandwidth: np.ndarray) -> "Case":
-        return replace(self, X=change(self.X), T=change(self.T), Z=None if self.Z is None else change(self.Z), bandwidth=bandwidth)
+        return replace(
+            self,
+            X=change(self.X),
+            T=change(self.T),
+            Z=None if self.Z is None else change(self.Z),
+            bandwidth=bandwidth,
+        )
 
 
 @dataclass(frozen=True)
 class Fit:
-    """An estimator with a solver, or with nothing said at all. `tolerance`: of predictions, relative to the largest, where each step is the
-    same but for rounding. `steps` and `near`: settings that bring it near its limit, and how near; for laws that change which rows a step
-    sees."""
+    """An estimator with a solver, or with nothing said at all.
+
+    `tolerance`: of predictions, relative to the largest, where each step is the same but for
+    rounding. `steps` and `near`: settings that bring it near its limit, and how near; for laws
+    that change which rows a step sees.
+    """
 
     solver: Any
     options: dict[str, Any] = field(default_factory=dict)
@@ -81,40 +98,79 @@ class Fit:
         estimator = KernelClassifier if classes else KernelRegressor
         if self.chosen:
             return estimator(random_state=0)
-        centers = {"every": {"n_centers": None}, "given": {"centers": case.Z}, "drawn": {"n_centers": 30}}[case.centers]
+        centers = {
+            "every": {"n_centers": None},
+            "given": {"centers": case.Z},
+            "drawn": {"n_centers": 30},
+        }[case.centers]
         ridge = 0.0 if self.solver.name == "eigenpro4_exact" else case.ridge
         options = {"ridge": ridge, **self.options, **centers, **(self.steps if far else {})}
-        return estimator(kernel=kernels.Laplacian(case.bandwidth), solver=self.solver, random_state=0, **options)
+        return estimator(
+            kernel=kernels.Laplacian(case.bandwidth), solver=self.solver, random_state=0, **options
+        )
 
 
 FITS = {
     "direct": Fit(solvers.Direct()),
     "eigenpro4": Fit(solvers.EigenPro4(s=30, q=8), {"epochs": 2}, steps={"epochs": 30}, near=0.1),
-    "eigenpro3": Fit(solvers.EigenPro3(s=30, q=8, m=20), {"epochs": 2}, steps={"epochs": 30}, near=0.1),
+    "eigenpro3": Fit(
+        solvers.EigenPro3(s=30, q=8, m=20), {"epochs": 2}, steps={"epochs": 30}, near=0.1
+    ),
     "eigenpro2": Fit(solvers.EigenPro2(s=30, q=8), {"epochs": 2}, steps={"epochs": 60}, near=0.05),
     "eigenpro1": Fit(solvers.EigenPro1(q=8), {"epochs": 2}, steps={"epochs": 60}, near=0.01),
     "eigenpro4_exact": Fit(solvers.EigenPro4Exact(), {"epochs": 2}, tolerance=1e-7, near=1e-7),
     "falkon": Fit(solvers.Falkon(tolerance=1e-10), tolerance=1e-6, near=1e-6),
-    "logistic": Fit(solvers.Falkon("logistic", tolerance=1e-9), tolerance=1e-5, near=1e-5, classes=(True,)),
-    "huber": Fit(solvers.EigenPro4(s=30, q=8, loss="huber"), {"epochs": 2}, steps={"epochs": 30}, near=0.1, classes=(False,)),
-    "quantile": Fit(solvers.Falkon(losses.Quantile(0.9), tolerance=1e-9), tolerance=1e-5, near=1e-5, classes=(False,)),
+    "logistic": Fit(
+        solvers.Falkon("logistic", tolerance=1e-9), tolerance=1e-5, near=1e-5, classes=(True,)
+    ),
+    "huber": Fit(
+        solvers.EigenPro4(s=30, q=8, loss="huber"),
+        {"epochs": 2},
+        steps={"epochs": 30},
+        near=0.1,
+        classes=(False,),
+    ),
+    "quantile": Fit(
+        solvers.Falkon(losses.Quantile(0.9), tolerance=1e-9),
+        tolerance=1e-5,
+        near=1e-5,
+        classes=(False,),
+    ),
     "askotch": Fit(solvers.ASkotch(m=30, rank=20), {"epochs": 2}, steps={"epochs": 30}, near=1e-3),
     "nytro": Fit(solvers.NYTRO(iterations=50), {"early_stopping": False}),
-    "pegasos": Fit(solvers.Pegasos(m=20), {"epochs": 2}, steps={"epochs": 60}, near=0.1, classes=(True,)),
+    "pegasos": Fit(
+        solvers.Pegasos(m=20), {"epochs": 2}, steps={"epochs": 60}, near=0.1, classes=(True,)
+    ),
     "sgpr": Fit(solvers.SGPR(), classes=(False,)),
     "nothing said": Fit(None, tolerance=0.05, near=0.05, chosen=True),
 }
-ROWS = [(fit, classes, f"{name}-{'classes' if classes else 'numbers'}") for name, fit in FITS.items() for classes in fit.classes]
-EVERY = pytest.mark.parametrize(("fit", "classes"), [pytest.param(fit, classes, id=name) for fit, classes, name in ROWS])
-NUMBERS = pytest.mark.parametrize("fit", [pytest.param(fit, id=name) for fit, classes, name in ROWS if not classes])
-CLASSES = pytest.mark.parametrize("fit", [pytest.param(fit, id=name) for fit, classes, name in ROWS if classes])
+ROWS = [
+    (fit, classes, f"{name}-{'classes' if classes else 'numbers'}")
+    for name, fit in FITS.items()
+    for classes in fit.classes
+]
+EVERY = pytest.mark.parametrize(
+    ("fit", "classes"), [pytest.param(fit, classes, id=name) for fit, classes, name in ROWS]
+)
+NUMBERS = pytest.mark.parametrize(
+    "fit", [pytest.param(fit, id=name) for fit, classes, name in ROWS if not classes]
+)
+CLASSES = pytest.mark.parametrize(
+    "fit", [pytest.param(fit, id=name) for fit, classes, name in ROWS if classes]
+)
 
 
 @st.composite
 def cases(draw, fit: Fit, classes: bool) -> tuple[Case, np.random.Generator]:
-    """A smooth function of a few columns with noise. Some columns are of few whole numbers, so that rows may coincide."""
+    """A smooth function of a few columns with noise.
+
+    Some columns are of few whole numbers, so that rows may coincide.
+    """
     g = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    n, d = draw(st.integers(120, 150) if fit.chosen else st.integers(60, 100)), draw(st.integers(3, 4))
+    n, d = (
+        draw(st.integers(120, 150) if fit.chosen else st.integers(60, 100)),
+        draw(st.integers(3, 4)),
+    )
     X, T, Z = (g.normal(size=(rows, d)) for rows in (n, 30, 30))
     if draw(st.booleans()):
         X[:, -1], T[:, -1], Z[:, -1] = (np.round(2 * part[:, -1]) for part in (X, T, Z))
@@ -131,16 +187,23 @@ def examples(budget: settings, long: bool) -> settings:
 
 
 def answers(fit: Fit, case: Case, classes: bool, far: bool = False) -> np.ndarray:
-    """What the model says of the rows T: predictions, with their deviations where it has them; or values and probabilities."""
+    """What the model says of the rows T: predictions, with their deviations where it has them; or
+    values and probabilities.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps that end before their limit: two runs are compared, not judged
+        # Of steps that end before their limit: two runs are compared, not judged.
+        warnings.simplefilter("ignore")
         return said(fit.model(case, classes, far).fit(case.X, case.y, case.w), case.T)
 
 
 def said(model: Any, T: Any) -> np.ndarray:
     if hasattr(model, "classes_"):
         return np.column_stack([model._values(T).numpy(), model.predict_proba(T)])
-    return np.column_stack(model.predict(T, return_std=True) if model.model_.uncertainty is not None else [model.predict(T)])
+    return np.column_stack(
+        model.predict(T, return_std=True)
+        if model.model_.uncertainty is not None
+        else [model.predict(T)]
+    )
 
 
 def same(a: np.ndarray, b: np.ndarray, tolerance: float) -> None:
@@ -148,7 +211,13 @@ def same(a: np.ndarray, b: np.ndarray, tolerance: float) -> None:
     np.testing.assert_array_less(np.abs(a - b).max(0), tolerance * np.abs(a).max(0) + 1e-300)
 
 
-def follow(budget: settings, fit: Fit, classes: bool, law: Callable[[Any, Case, np.random.Generator], Case], far: bool = False) -> None:
+def follow(
+    budget: settings,
+    fit: Fit,
+    classes: bool,
+    law: Callable[[Any, Case, np.random.Generator], Case],
+    far: bool = False,
+) -> None:
     """A case, and what the law makes of it, are answered alike."""
 
     @examples(budget, fit.chosen or (far and bool(fit.steps)))
@@ -157,14 +226,21 @@ def follow(budget: settings, fit: Fit, classes: bool, law: Callable[[Any, Case, 
         case, g = made
         other = law(data.draw, case, g)
         a, b = answers(fit, case, classes, far), answers(fit, other, classes, far)
-        if far and fit.solver is not None and fit.solver.loss_name == "hinge":  # its probabilities follow from the rows that it learned,
-            a, b = a[:, :3], b[:, :3]  # where values of ±1 are as sure as can be: a little more or less is another probability
+        # Its probabilities follow from the rows that it learned,.
+        if far and fit.solver is not None and fit.solver.loss_name == "hinge":
+            a, b = (
+                a[:, :3],
+                b[:, :3],
+                # Where values of ±1 are as sure as can be: a little more or less is another
+                # probability.
+            )
         same(a, b, fit.near if far else fit.tolerance)
 
     check()
 
 
-# ---- laws of every solver, and of an estimator without any argument --------------------------------------------------------------------
+# ---- laws of every solver, and of an estimator without any argument
+# --------------------------------------------------------------------
 
 
 @EVERY
@@ -213,13 +289,16 @@ def test_the_order_of_rows_does_not_matter(budget, fit, classes):
 @EVERY
 @BUDGETS
 def test_the_order_of_columns_does_not_matter(budget, fit, classes):
-    """Rows are taken in the order of what stands in their columns: solvers that go by steps see others first, and tend to the same."""
+    """Rows are taken in the order of what stands in their columns: solvers that go by steps see
+    others first, and tend to the same.
+    """
 
     def law(draw, case, g):
         order = g.permutation(case.d)
         return case.columns(lambda rows: rows[:, order], case.bandwidth[order])
 
-    def drawn_from_all(draw, case, g):  # other rows first, and so other centers: only their kind is the same
+    # Other rows first, and so other centers: only their kind is the same.
+    def drawn_from_all(draw, case, g):
         return law(draw, case, g) if case.centers != "drawn" else case
 
     follow(budget, fit, classes, drawn_from_all, far=True)
@@ -250,7 +329,10 @@ def test_a_weight_of_k_is_k_copies(budget, fit, classes):
         case, g = made
         w = g.integers(1, 4, len(case.X))
         copies = g.permutation(np.repeat(np.arange(len(case.X)), w))
-        weighted, copied = (answers(fit, other, classes) for other in (case.rows(np.arange(len(w)), w.astype(float)), case.rows(copies)))
+        weighted, copied = (
+            answers(fit, other, classes)
+            for other in (case.rows(np.arange(len(w)), w.astype(float)), case.rows(copies))
+        )
         same(weighted, copied, fit.tolerance)
 
     check()
@@ -260,7 +342,10 @@ def test_a_weight_of_k_is_k_copies(budget, fit, classes):
 @BUDGETS
 def test_a_row_of_weight_0_is_not_there(budget, fit, classes):
     def law(draw, case, g):
-        X, y = np.concatenate([case.X, 100 * case.T]), np.concatenate([case.y, g.permutation(case.y)[: len(case.T)]])
+        X, y = (
+            np.concatenate([case.X, 100 * case.T]),
+            np.concatenate([case.y, g.permutation(case.y)[: len(case.T)]]),
+        )
         order, w = g.permutation(len(X)), np.repeat([1.0, 0.0], [len(case.X), len(case.T)])
         return replace(case, X=X, y=y).rows(order, w[order])
 
@@ -271,7 +356,10 @@ def test_a_row_of_weight_0_is_not_there(budget, fit, classes):
 @BUDGETS
 def test_weights_and_ridge_have_one_unit(budget, fit, classes):
     if getattr(fit.solver, "name", "") == "sgpr":
-        pytest.skip("a weight of k is k targets of a Gaussian process: its deviations follow the number of them")
+        pytest.skip(
+            "a weight of k is k targets of a Gaussian process: its deviations follow the number of"
+            " them"
+        )
 
     def law(draw, case, g):
         unit = draw(UNITS)
@@ -285,7 +373,10 @@ def test_weights_and_ridge_have_one_unit(budget, fit, classes):
 def test_a_constant_column_says_nothing_even_where_it_varies_later(budget, fit, classes):
     def law(draw, case, g):
         value, place = draw(st.sampled_from([3.0, 0.0, 0.1, 1e6])), draw(st.integers(0, case.d))
-        wide = case.columns(lambda rows: np.insert(rows, place, value, axis=1), np.insert(case.bandwidth, place, 1.0))
+        wide = case.columns(
+            lambda rows: np.insert(rows, place, value, axis=1),
+            np.insert(case.bandwidth, place, 1.0),
+        )
         wide.T[:, place] += g.normal(size=len(wide.T)) * draw(st.sampled_from([1.0, 1e3, 0.0]))
         return wide
 
@@ -309,7 +400,12 @@ def test_saved_pickled_and_fitted_again_it_says_the_same_to_the_bit(tmp_path, fi
     model = fitted(fit, case, classes)
     want = said(model, case.T)
     model.save(tmp_path / "m")
-    for again in (load(tmp_path / "m"), pickle.loads(pickle.dumps(model)), fitted(fit, case, classes), clone(model)):
+    for again in (
+        load(tmp_path / "m"),
+        pickle.loads(pickle.dumps(model)),
+        fitted(fit, case, classes),
+        clone(model),
+    ):
         if not hasattr(again, "model_"):
             again.fit(case.X, case.y)
         np.testing.assert_array_equal(said(again, case.T), want)
@@ -321,12 +417,21 @@ def test_an_onnx_file_says_the_same(tmp_path, classes):
     case, _ = example(fit, classes)
     model = fitted(fit, case, classes)
     model.to_onnx(tmp_path / "m.onnx")
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]
+    )
     names = [output.name for output in session.get_outputs()]
     found = dict(zip(names, session.run(None, {"X": case.T}), strict=True))
     if classes:
         np.testing.assert_array_equal(found["label"], model.predict(case.T))
-    same(*((model.predict_proba(case.T), found["probabilities"]) if classes else (model.predict(case.T), found["prediction"])), 1e-6)
+    same(
+        *(
+            (model.predict_proba(case.T), found["probabilities"])
+            if classes
+            else (model.predict(case.T), found["prediction"])
+        ),
+        1e-6,
+    )
 
 
 def example(fit: Fit, classes: bool) -> tuple[Case, np.random.Generator]:
@@ -362,17 +467,28 @@ def test_units_that_are_powers_of_two_give_the_same_bits(budget, classes):
     def check(made, power):
         case, g = made
         units, unit = 2.0 ** g.integers(-30, 31, case.d), 1.0 if classes else 2.0**-power
-        other = replace(case.columns(lambda rows: rows * units, case.bandwidth), y=case.y if classes else case.y * unit)
-        np.testing.assert_array_equal(answers(fit, other, classes) / unit, answers(fit, case, classes))
+        other = replace(
+            case.columns(lambda rows: rows * units, case.bandwidth),
+            y=case.y if classes else case.y * unit,
+        )
+        np.testing.assert_array_equal(
+            answers(fit, other, classes) / unit, answers(fit, case, classes)
+        )
 
     check()
 
 
-@pytest.mark.parametrize("name", ["direct", "falkon", "nytro", pytest.param("eigenpro4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["direct", "falkon", "nytro", pytest.param("eigenpro4", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("classes", [False, True])
 @BUDGETS
-def test_above_ten_thousand_rows_order_and_copies_do_not_matter_either(monkeypatch, budget, classes, name):
-    """Rows that coincide are merged up to there, and no longer above: with centers that are given it is the same problem."""
+def test_above_ten_thousand_rows_order_and_copies_do_not_matter_either(
+    monkeypatch, budget, classes, name
+):
+    """Rows that coincide are merged up to there, and no longer above: with centers that are given
+    it is the same problem.
+    """
     monkeypatch.setattr(regressor, "MERGE_ROWS", 0)
     monkeypatch.setattr(classifier, "MERGE_ROWS", 0)
     fit = FITS[name]
@@ -384,8 +500,12 @@ def test_above_ten_thousand_rows_order_and_copies_do_not_matter_either(monkeypat
         case, g = replace(made[0], centers="given"), made[1]
         w = g.integers(0, 4, len(case.X))
         copies = g.permutation(np.repeat(np.arange(len(case.X)), w))
-        a, b = (answers(fit, other, classes, far=True) for other in (case.rows(np.arange(len(w)), w.astype(float)), case.rows(copies)))
-        values = 3 if classes else 1  # probabilities follow from rows left out one by one: of copies, the others stay
+        a, b = (
+            answers(fit, other, classes, far=True)
+            for other in (case.rows(np.arange(len(w)), w.astype(float)), case.rows(copies))
+        )
+        # Probabilities follow from rows left out one by one: of copies, the others stay.
+        values = 3 if classes else 1
         same(a[:, :values], b[:, :values], fit.near)
 
     check()
@@ -394,28 +514,49 @@ def test_above_ten_thousand_rows_order_and_copies_do_not_matter_either(monkeypat
 def test_probabilities_do_not_depend_on_the_order_of_rows_or_classes():
     for seed in range(20):
         g = np.random.default_rng(seed)
-        values, codes, w = torch.from_numpy(g.normal(0.3, 0.4, size=(100, 3))), g.integers(0, 3, 100), torch.ones(100, dtype=torch.float64)
-        targets, rows, classes = torch.eye(3, dtype=torch.float64)[codes], g.permutation(100), g.permutation(3)
+        values, codes, w = (
+            torch.from_numpy(g.normal(0.3, 0.4, size=(100, 3))),
+            g.integers(0, 3, 100),
+            torch.ones(100, dtype=torch.float64),
+        )
+        targets, rows, classes = (
+            torch.eye(3, dtype=torch.float64)[codes],
+            g.permutation(100),
+            g.permutation(3),
+        )
         values += 0.5 * targets
         a = calibrate(values, targets, w, targets.sum(0))
-        b = calibrate(values[rows][:, classes], targets[rows][:, classes], w, targets.sum(0)[classes])
+        b = calibrate(
+            values[rows][:, classes], targets[rows][:, classes], w, targets.sum(0)[classes]
+        )
         assert a.floor == b.floor
-        torch.testing.assert_close(a.logits(values)[rows][:, classes], b.logits(values[rows][:, classes]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            a.logits(values)[rows][:, classes],
+            b.logits(values[rows][:, classes]),
+            rtol=1e-4,
+            atol=1e-4,
+        )
 
 
 def test_a_run_of_sorted_rows_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
     """EigenPro 1 took rows as they came; those of up to 10,000 come sorted."""
     case, _ = example(FITS["eigenpro1"], False)
-    model = KernelRegressor(kernel=kernels.Laplacian(1.5), solver="eigenpro1", ridge=0.1, epochs=6, random_state=0)
+    model = KernelRegressor(
+        kernel=kernels.Laplacian(1.5), solver="eigenpro1", ridge=0.1, epochs=6, random_state=0
+    )
     monkeypatch.setattr(solvers.EigenPro1, "subsamples", False)
     want = said(clone(model).fit(case.X, case.y), case.T)
-    stopped = clone(model).set_params(checkpoint=str(tmp_path / "run"), checkpoint_every=0.0, callbacks=stop_after_two_epochs)
+    stopped = clone(model).set_params(
+        checkpoint=str(tmp_path / "run"), checkpoint_every=0.0, callbacks=stop_after_two_epochs
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stopped.fit(case.X, case.y)
     assert stopped.n_iter_ == 2
     monkeypatch.setattr(solvers.EigenPro1, "subsamples", True)
-    again = clone(model).set_params(checkpoint=str(tmp_path / "run"), resume=True).fit(case.X, case.y)
+    again = (
+        clone(model).set_params(checkpoint=str(tmp_path / "run"), resume=True).fit(case.X, case.y)
+    )
     np.testing.assert_array_equal(said(again, case.T), want)
 
 
@@ -426,9 +567,15 @@ def stop_after_two_epochs(event: Any) -> bool:
 def test_a_constant_column_does_not_change_the_bandwidths_of_others():
     g = np.random.default_rng(0)
     X, w = torch.from_numpy(g.normal(size=(150, 3))), torch.ones(150, dtype=torch.float64)
-    Y = torch.sin(2 * X[:, :1]) + X[:, 1:2] * X[:, 2:] + 0.2 * torch.from_numpy(g.normal(size=(150, 1)))
+    Y = (
+        torch.sin(2 * X[:, :1])
+        + X[:, 1:2] * X[:, 2:]
+        + 0.2 * torch.from_numpy(g.normal(size=(150, 1)))
+    )
     wide = torch.cat([X, torch.full((150, 1), 0.1, dtype=torch.float64)], 1)
-    alone, beside = (tune("laplacian", None, Sample(rows, Y, w, 1.0)).kernel.bandwidth[:3] for rows in (X, wide))
+    alone, beside = (
+        tune("laplacian", None, Sample(rows, Y, w, 1.0)).kernel.bandwidth[:3] for rows in (X, wide)
+    )
     torch.testing.assert_close(alone, beside, rtol=1e-3, atol=0)
 
 
@@ -441,9 +588,15 @@ def test_every_solver_has_its_laws():
 
 def test_every_test_that_the_page_names_exists():
     here = Path(__file__).parent
-    named = set(re.findall(r"`(test_\w+)`", (here.parent / "docs" / "reliability.md").read_text(encoding="utf-8")))
+    named = set(
+        re.findall(
+            r"`(test_\w+)`", (here.parent / "docs" / "reliability.md").read_text(encoding="utf-8")
+        )
+    )
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in here.glob("test_*.py")]
-    there = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    there = {
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    }
     assert len(named) > 20 and not named - there
     laws = {name for name in there if name.startswith("test_")} & {
         node.name
@@ -451,4 +604,8 @@ def test_every_test_that_the_page_names_exists():
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
     }
-    assert not laws - named - {"test_every_test_that_the_page_names_exists", "test_every_solver_has_its_laws"}
+    assert (
+        not laws
+        - named
+        - {"test_every_test_that_the_page_names_exists", "test_every_solver_has_its_laws"}
+    )

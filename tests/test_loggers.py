@@ -12,7 +12,14 @@ X = g.normal(size=(3000, 4)).astype(np.float32)
 
 
 def fitted(callback):
-    model = KernelRegressor(kernel=kernels.Laplacian(3.0), n_centers=200, solver=EigenPro4(), epochs=3, random_state=0, callbacks=callback)
+    model = KernelRegressor(
+        kernel=kernels.Laplacian(3.0),
+        n_centers=200,
+        solver=EigenPro4(),
+        epochs=3,
+        random_state=0,
+        callbacks=callback,
+    )
     model.fit(X, np.sin(X[:, 0]))
     return [row["loss"] for row in model.history_ if row["kind"] == "epoch"]
 
@@ -53,5 +60,7 @@ def test_wandb(tmp_path, monkeypatch):
     assert wandb.run is None and list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     with wandb.init(project="mine", dir=str(tmp_path)) as run:
         fitted(WandB())
-        assert run.summary["epoch_loss"] == pytest.approx(losses[-1]) and run.summary["rows"] == 9000
+        assert (
+            run.summary["epoch_loss"] == pytest.approx(losses[-1]) and run.summary["rows"] == 9000
+        )
         assert wandb.run is run

@@ -1,5 +1,6 @@
-"""Losses, and solvers of other losses and other promises, against other implementations: finite differences, L-BFGS, SVC,
-LogisticRegression, GPyTorch."""
+"""Losses, and solvers of other losses and other promises, against other implementations: finite
+differences, L-BFGS, SVC, LogisticRegression, GPyTorch.
+"""
 
 import re
 from pathlib import Path
@@ -17,8 +18,18 @@ from kernelmill.cli.config import estimator_arguments
 from kernelmill.data import ArraySource
 from kernelmill.distributed.threads import run_threads
 from kernelmill.planning.plan import Plan
-from kernelmill.solvers import NYTRO, SGPR, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos
+from kernelmill.solvers import (
+    NYTRO,
+    SGPR,
+    EigenPro1,
+    EigenPro2,
+    EigenPro3,
+    EigenPro4,
+    Falkon,
+    Pegasos,
+)
 from kernelmill.tuning import elbo
+from kernelmill.tuning.sample import Sample
 
 
 def classes(n=300, c=3, seed=0, d=4):
@@ -29,12 +40,20 @@ def classes(n=300, c=3, seed=0, d=4):
 # ---- every entry of the registry
 
 
-def drawn(loss: losses.Loss, m: int = 400, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Values, targets of the loss's kind, and directions, in float64; of classes some rows are shares, as merged rows are."""
+def drawn(
+    loss: losses.Loss, m: int = 400, c: int = 3
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values, targets of the loss's kind, and directions, in float64; of classes some rows are
+    shares, as merged rows are.
+    """
     g = torch.Generator().manual_seed(0)
     f, y, v = (torch.randn(m, c, generator=g, dtype=torch.float64) for _ in range(3))
     if not loss.for_numbers:
-        y = torch.where(torch.arange(m)[:, None] % 2 == 0, torch.softmax(y, 1), torch.eye(c, dtype=torch.float64)[y.argmax(1)])
+        y = torch.where(
+            torch.arange(m)[:, None] % 2 == 0,
+            torch.softmax(y, 1),
+            torch.eye(c, dtype=torch.float64)[y.argmax(1)],
+        )
     return f, y, v
 
 
@@ -66,7 +85,9 @@ def test_no_curvature_is_above_the_largest_and_some_reach_it(name):
 @pytest.mark.parametrize("name", losses.NAMED)
 def test_a_loss_becomes_plain_data_and_comes_back(name):
     loss = losses.NAMED[name]()
-    assert losses.resolve(losses.plain(loss)) == loss == losses.resolve(name) == losses.resolve(loss)
+    assert (
+        losses.resolve(losses.plain(loss)) == loss == losses.resolve(name) == losses.resolve(loss)
+    )
     assert loss.for_numbers or loss.for_classes
 
 
@@ -82,7 +103,9 @@ def test_losses_have_the_values_of_others():
     errors = torch.linspace(-0.3, 0.3, 6001, dtype=torch.float64)
     u = (y - f)[..., None] + errors
     pinball = torch.maximum(0.8 * u, -0.2 * u).mean(-1).sum(1)
-    torch.testing.assert_close(losses.Quantile(0.8, width=0.3).value(f, y), pinball, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        losses.Quantile(0.8, width=0.3).value(f, y), pinball, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_what_cannot_be_a_loss_is_said():
@@ -90,7 +113,10 @@ def test_what_cannot_be_a_loss_is_said():
         ("hubber", "Did you mean 'huber'"),
         (3.0, "expected a name, or an object such as"),
         ({"delta": 1.0}, "expected a name, or an object such as"),
-        ({"name": "huber", "width": 1.0}, "huber setting='width' is not known: expected one of 'delta'"),
+        (
+            {"name": "huber", "width": 1.0},
+            "huber setting='width' is not known: expected one of 'delta'",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             losses.resolve(given)
@@ -98,11 +124,17 @@ def test_what_cannot_be_a_loss_is_said():
         losses.Huber(0)
     with pytest.raises(InputError, match=r"width=-1\.0 was given"):
         losses.Quantile(width=-1.0)
-    with pytest.raises(InputError, match="quantile=90 was given, expected a number between 0 and 1"):
+    with pytest.raises(
+        InputError, match="quantile=90 was given, expected a number between 0 and 1"
+    ):
         losses.Quantile(90)
 
 
-@pytest.mark.parametrize("loss", [losses.Square(), losses.Huber(30.0), losses.Quantile(0.9, width=5.0), losses.Logistic()], ids=repr)
+@pytest.mark.parametrize(
+    "loss",
+    [losses.Square(), losses.Huber(30.0), losses.Quantile(0.9, width=5.0), losses.Logistic()],
+    ids=repr,
+)
 def test_within_a_source_a_loss_is_that_of_the_users_units(loss):
     """The square of the scale falls out of the loss, as it does of the ridge."""
     f, y, _ = drawn(loss)
@@ -114,11 +146,19 @@ def test_within_a_source_a_loss_is_that_of_the_users_units(loss):
     source = ArraySource(torch.zeros(400, 1), y, mean=mean, scale=scale)
     near = loss.within(source, f)
     Y, _ = source.targets(torch.arange(400))
-    value = torch.stack([loss.value(*((f * scale + loss.intercept(mean, source))[:, [j]], y[:, [j]])) for j in range(3)], 1)
+    value = torch.stack(
+        [
+            loss.value(*((f * scale + loss.intercept(mean, source))[:, [j]], y[:, [j]]))
+            for j in range(3)
+        ],
+        1,
+    )
     unit = scale if loss.name == "quantile" else scale**2
     value = (value / unit).sum(1) if loss.for_numbers else loss.value(f + loss.intercept(mean), y)
     torch.testing.assert_close(near.value(f, Y), value)
-    assert near.total_of_nothing(Y, torch.ones(400, 1)) == pytest.approx(near.value(torch.zeros_like(f), Y).sum().item())
+    assert near.total_of_nothing(Y, torch.ones(400, 1)) == pytest.approx(
+        near.value(torch.zeros_like(f), Y).sum().item()
+    )
 
 
 # ---- solvers of any smooth loss
@@ -134,11 +174,15 @@ def smooth_problem(loss, **sizes):
 
 
 def least_by_lbfgs(problem, value_of, ridge) -> torch.Tensor:
-    """(n, c) values of the minimiser, from the loss's values and automatic differentiation alone: f = Φβ, ‖f‖² = ‖β‖²."""
+    """(n, c) values of the minimiser, from the loss's values and automatic differentiation alone:
+    f = Φβ, ‖f‖² = ‖β‖².
+    """
     L = torch.linalg.cholesky(problem.kernel(problem.Z))
     Phi = torch.linalg.solve_triangular(L, problem.kernel(problem.Z, problem.X), upper=False).T
     beta = torch.zeros(Phi.shape[1], problem.Y.shape[1], dtype=torch.float64, requires_grad=True)
-    search = dict(max_iter=2000, max_eval=4000, tolerance_grad=1e-9, tolerance_change=0, history_size=50)
+    search = dict(
+        max_iter=2000, max_eval=4000, tolerance_grad=1e-9, tolerance_change=0, history_size=50
+    )
     optimizer = torch.optim.LBFGS([beta], **search, line_search_fn="strong_wolfe")
 
     def closure():
@@ -155,7 +199,10 @@ def least_by_lbfgs(problem, value_of, ridge) -> torch.Tensor:
 @pytest.mark.parametrize("loss", SMOOTH, ids=repr)
 def test_every_solver_of_smooth_losses_reaches_the_least(loss):
     problem, ridge = smooth_problem(loss), 1.0
-    truth, K = least_by_lbfgs(problem, loss.within(problem.source, problem.X).value, ridge), problem.kernel(problem.X)
+    truth, K = (
+        least_by_lbfgs(problem, loss.within(problem.source, problem.X).value, ridge),
+        problem.kernel(problem.X),
+    )
     for solver, epochs, near in (
         (EigenPro4(s=60, q=15, loss=loss), 60, 1e-3),
         (EigenPro4(s=60, q=15, loss=loss, projection="carried", m=20, T=3), 60, 1e-3),
@@ -175,20 +222,38 @@ def test_every_solver_of_smooth_losses_reaches_the_least(loss):
 @pytest.mark.parametrize("loss", SMOOTH[1:], ids=repr)
 def test_no_smooth_loss_diverges(loss, bandwidth, dtype):
     problem = smooth_problem(loss, n=400, p=80, kernel=kernels.Laplacian(bandwidth))
-    for solver in (EigenPro4(s=20, q=5, loss=loss), EigenPro4(s=80, q=70, loss=loss), EigenPro3(s=20, q=5, loss=loss)):
+    for solver in (
+        EigenPro4(s=20, q=5, loss=loss),
+        EigenPro4(s=80, q=70, loss=loss),
+        EigenPro3(s=20, q=5, loss=loss),
+    ):
         done = problem.drive(solver, epochs=2, dtype=dtype, regression=loss.for_numbers)
         assert done.ended is solvers.Ended.DONE and done.state.step_scale == 1
-        near, f = loss.within(problem.source, problem.X), problem.kernel(problem.X, problem.Z) @ done.state.alpha.double()
-        assert (problem.w * near.value(f, problem.Y)).sum() < near.total_of_nothing(problem.Y, problem.w[:, None])
+        near, f = (
+            loss.within(problem.source, problem.X),
+            problem.kernel(problem.X, problem.Z) @ done.state.alpha.double(),
+        )
+        assert (problem.w * near.value(f, problem.Y)).sum() < near.total_of_nothing(
+            problem.Y, problem.w[:, None]
+        )
 
 
 @pytest.mark.parametrize("loss", SMOOTH[1:], ids=repr)
 def test_ranks_train_any_smooth_loss_alike(loss):
     settings = dict(epochs=2, ridge=0.1, regression=loss.for_numbers)
-    for solver in (EigenPro4(s=60, q=15, loss=loss, m=20, T=2), EigenPro3(s=60, q=15, m=20, loss=loss), EigenPro2(s=60, q=15, loss=loss)):
+    for solver in (
+        EigenPro4(s=60, q=15, loss=loss, m=20, T=2),
+        EigenPro3(s=60, q=15, m=20, loss=loss),
+        EigenPro2(s=60, q=15, loss=loss),
+    ):
         problem = smooth_problem(loss, p=200 if solver.every_row else 60)
         alone = problem.solve(solver, **settings).alpha
-        parts = run_threads(3, lambda comm, solver=solver, problem=problem: problem.solve(solver, comm=comm, **settings).alpha)
+        parts = run_threads(
+            3,
+            lambda comm, solver=solver, problem=problem: (
+                problem.solve(solver, comm=comm, **settings).alpha
+            ),
+        )
         together = torch.empty_like(alone)
         for rank, part in enumerate(parts):
             together[rank::3] = part
@@ -197,11 +262,18 @@ def test_ranks_train_any_smooth_loss_alike(loss):
 
 @pytest.mark.parametrize("loss", [losses.Huber(20.0), losses.Quantile(0.9, width=8.0)], ids=repr)
 def test_a_regression_is_that_of_the_users_units_and_weights(loss):
-    """Targets of mean 1000 and deviation 40. The intercept is the best constant; the quantile loss counts in deviations."""
+    """Targets of mean 1000 and deviation 40.
+
+    The intercept is the best constant; the quantile loss counts in deviations.
+    """
     g = np.random.default_rng(0)
     X, w = g.normal(size=(150, 3)), g.integers(1, 5, 150).astype(float)
     y = 1000 + 37 * (np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * g.normal(size=150))
-    model = KernelRegressor(kernel=kernels.Laplacian(2.0), ridge=3.0, solver=Falkon(loss, tolerance=1e-9, iterations=100)).fit(X, y, w)
+    model = KernelRegressor(
+        kernel=kernels.Laplacian(2.0),
+        ridge=3.0,
+        solver=Falkon(loss, tolerance=1e-9, iterations=100),
+    ).fit(X, y, w)
 
     weights, targets = torch.from_numpy(w), torch.from_numpy(y)[:, None]
     total = lambda b: (weights * loss.value(torch.full_like(targets, b), targets)).sum().item()  # noqa: E731
@@ -209,7 +281,9 @@ def test_a_regression_is_that_of_the_users_units_and_weights(loss):
     assert model.model_.intercept.item() == pytest.approx(best, rel=1e-7)
     deviation = np.sqrt(np.average((y - np.average(y, weights=w)) ** 2, weights=w))
     unit = deviation if loss.name == "quantile" else 1.0
-    problem = Problem(torch.from_numpy(X), targets - best, torch.from_numpy(X), kernels.Laplacian(2.0), weights)
+    problem = Problem(
+        torch.from_numpy(X), targets - best, torch.from_numpy(X), kernels.Laplacian(2.0), weights
+    )
     truth = least_by_lbfgs(problem, lambda f, u: unit * loss.value(f, u), 3.0)[:, 0].numpy()
     np.testing.assert_allclose(model.predict(X) - best, truth, atol=1e-4 * np.abs(truth).max())
 
@@ -217,9 +291,15 @@ def test_a_regression_is_that_of_the_users_units_and_weights(loss):
 def test_falkon_and_eigenpro4_have_one_logistic_loss():
     X, y = classes(300, 3)
     kernel, weight = kernels.Laplacian(2.0), np.where(y == 1, 2.0, 1.0)
-    settings = dict(kernel=kernel, centers=X[:60], ridge=0.5, validation_fraction=0.0, random_state=0)
-    falkon = KernelClassifier(solver=Falkon("logistic", tolerance=1e-8, iterations=30), **settings).fit(X, y, weight)
-    eigenpro4 = KernelClassifier(solver=EigenPro4(loss="logistic"), epochs=60, **settings).fit(X, y, weight)
+    settings = dict(
+        kernel=kernel, centers=X[:60], ridge=0.5, validation_fraction=0.0, random_state=0
+    )
+    falkon = KernelClassifier(
+        solver=Falkon("logistic", tolerance=1e-8, iterations=30), **settings
+    ).fit(X, y, weight)
+    eigenpro4 = KernelClassifier(solver=EigenPro4(loss="logistic"), epochs=60, **settings).fit(
+        X, y, weight
+    )
     np.testing.assert_allclose(eigenpro4.predict_proba(X), falkon.predict_proba(X), atol=2e-3)
     assert eigenpro4.temperature_ == 1.0 and eigenpro4.plan_.solver == "eigenpro4"
     torch.testing.assert_close(eigenpro4.model_.intercept, falkon.model_.intercept)
@@ -242,7 +322,13 @@ def test_outliers_do_not_move_a_huber_fit(solver, loss):
     errors = []
     for given in ("square", loss):
         centers = None if solver is EigenPro2 else 300
-        model = KernelRegressor(kernel=kernels.Laplacian(4.0), n_centers=centers, solver=solver(loss=given), ridge=1.0, random_state=0)
+        model = KernelRegressor(
+            kernel=kernels.Laplacian(4.0),
+            n_centers=centers,
+            solver=solver(loss=given),
+            ridge=1.0,
+            random_state=0,
+        )
         errors.append(np.mean((model.fit(X, y).predict(T) - truth) ** 2))
     assert errors[1] < 0.25 * truth.var() < 4 * truth.var() < errors[0]
 
@@ -254,7 +340,11 @@ def test_a_quantile_covers_its_share_of_fresh_rows(solver, quantile):
     X, _, y = with_noise(4000, g)
     T, _, fresh = with_noise(4000, g)
     model = KernelRegressor(
-        kernel=kernels.Laplacian(4.0), n_centers=300, solver=solver(loss=losses.Quantile(quantile)), ridge=1.0, random_state=0
+        kernel=kernels.Laplacian(4.0),
+        n_centers=300,
+        solver=solver(loss=losses.Quantile(quantile)),
+        ridge=1.0,
+        random_state=0,
     )
     above = 1e6 * model.fit(X, 1e-6 * y).predict(T)  # in any unit
     assert np.mean(fresh < above) == pytest.approx(quantile, abs=0.03)
@@ -262,14 +352,34 @@ def test_a_quantile_covers_its_share_of_fresh_rows(solver, quantile):
 
 
 def test_rows_of_the_same_x_are_not_averaged_where_that_is_another_loss():
-    """Two places with a hundred different targets each: their quantiles, not the quantile of two means."""
+    """Two places with a hundred different targets each: their quantiles, not the quantile of two
+    means.
+    """
     g = np.random.default_rng(0)
-    X, y = np.repeat([[0.0], [5.0]], 200, axis=0), np.concatenate([g.normal(size=200), 10 + 3 * g.normal(size=200)])
-    for loss, want in ((losses.Quantile(0.9, width=0.02), lambda part: np.quantile(part, 0.9)), ("huber", np.median)):
+    X, y = (
+        np.repeat([[0.0], [5.0]], 200, axis=0),
+        np.concatenate([g.normal(size=200), 10 + 3 * g.normal(size=200)]),
+    )
+    for loss, want in (
+        (losses.Quantile(0.9, width=0.02), lambda part: np.quantile(part, 0.9)),
+        ("huber", np.median),
+    ):
         solver = Falkon(loss=loss, tolerance=1e-6, iterations=100)
-        model = KernelRegressor(kernel=kernels.Gaussian(1.0), centers=np.array([[0.0], [5.0]]), ridge=1e-3, solver=solver).fit(X, y)
-        np.testing.assert_allclose(model.predict([[0.0], [5.0]]), [want(y[:200]), want(y[200:])], atol=0.35)
-        twice = KernelRegressor(kernel=kernels.Gaussian(1.0), centers=np.array([[0.0], [5.0]]), ridge=2e-3, solver=solver)
+        model = KernelRegressor(
+            kernel=kernels.Gaussian(1.0),
+            centers=np.array([[0.0], [5.0]]),
+            ridge=1e-3,
+            solver=solver,
+        ).fit(X, y)
+        np.testing.assert_allclose(
+            model.predict([[0.0], [5.0]]), [want(y[:200]), want(y[200:])], atol=0.35
+        )
+        twice = KernelRegressor(
+            kernel=kernels.Gaussian(1.0),
+            centers=np.array([[0.0], [5.0]]),
+            ridge=2e-3,
+            solver=solver,
+        )
         same = twice.fit(np.concatenate([X, X]), np.concatenate([y, y])).predict([[0.0], [5.0]])
         np.testing.assert_allclose(same, model.predict([[0.0], [5.0]]), rtol=1e-6)
 
@@ -280,9 +390,16 @@ def test_rows_of_the_same_x_are_not_averaged_where_that_is_another_loss():
 def test_the_page_of_solvers_says_who_takes_which_loss():
     page = (Path(__file__).parent.parent / "docs" / "solvers.md").read_text(encoding="utf-8")
     table = page[page.index("| loss |") :].split("\n\n")[0].splitlines()[2:]
-    said = {row.split("|")[1].strip(' `"'): set(re.findall(r"`(\w+)`", row.split("|")[3])) for row in table}
+    said = {
+        row.split("|")[1].strip(' `"'): set(re.findall(r"`(\w+)`", row.split("|")[3]))
+        for row in table
+    }
     takes = {
-        name: {type(s).__name__ for s in (known() for known in solvers.NAMED.values()) if s.takes(loss())}
+        name: {
+            type(s).__name__
+            for s in (known() for known in solvers.NAMED.values())
+            if s.takes(loss())
+        }
         for name, loss in losses.NAMED.items()
     }
     assert said == takes
@@ -292,13 +409,26 @@ def test_the_page_of_solvers_says_who_takes_which_loss():
 def test_a_loss_that_a_solver_does_not_take_is_said_in_a_sentence(name):
     X, y = classes(100, 2)
     loss = losses.NAMED[name]()
-    estimator, target = (KernelRegressor, y.astype(float)) if loss.for_numbers else (KernelClassifier, y)
+    estimator, target = (
+        (KernelRegressor, y.astype(float)) if loss.for_numbers else (KernelClassifier, y)
+    )
     for kind in (EigenPro4, EigenPro3, EigenPro2, EigenPro1, Falkon):
-        model = estimator(kernel=kernels.Laplacian(2.0), solver=kind(loss=loss), ridge=0.1, epochs=1, random_state=0)
+        model = estimator(
+            kernel=kernels.Laplacian(2.0),
+            solver=kind(loss=loss),
+            ridge=0.1,
+            epochs=1,
+            random_state=0,
+        )
         if kind().takes(loss):
             model.fit(X, target)
             continue
-        with pytest.raises(InputError, match=re.escape(f"loss={loss!r} was given, but solver={kind.name!r} as set takes 'square', 'log")):
+        with pytest.raises(
+            InputError,
+            match=re.escape(
+                f"loss={loss!r} was given, but solver={kind.name!r} as set takes 'square', 'log"
+            ),
+        ):
             model.fit(X, target)
     if name != "square":
         for solver in (EigenPro4(recipe="paper", loss=name), EigenPro3(recipe="paper", loss=name)):
@@ -310,24 +440,39 @@ def test_losses_of_numbers_refuse_classes():
     X, y = classes()
     for loss in ("huber", losses.Quantile(0.9)):
         assert not EigenPro4(loss=loss).for_classes
-        with pytest.raises(InputError, match="is one of numbers; use KernelRegressor, or loss='logistic'"):
+        with pytest.raises(
+            InputError, match="is one of numbers; use KernelRegressor, or loss='logistic'"
+        ):
             KernelClassifier(solver=EigenPro4(loss=loss), kernel=kernels.Laplacian(2.0)).fit(X, y)
-    assert EigenPro4(loss="logistic").for_classes and Pegasos().for_classes and not EigenPro4().for_classes
+    assert (
+        EigenPro4(loss="logistic").for_classes
+        and Pegasos().for_classes
+        and not EigenPro4().for_classes
+    )
 
 
 # ---- stored, and from a file of settings
 
 
-@pytest.mark.parametrize("solver", [EigenPro4(s=40, q=8, loss=losses.Huber(delta=0.7)), Falkon(loss=losses.Quantile(0.9))], ids=repr)
+@pytest.mark.parametrize(
+    "solver",
+    [EigenPro4(s=40, q=8, loss=losses.Huber(delta=0.7)), Falkon(loss=losses.Quantile(0.9))],
+    ids=repr,
+)
 def test_a_loss_survives_saving_and_a_stored_plan(tmp_path, solver):
     g = np.random.default_rng(0)
     X, _, y = with_noise(300, g)
     settings = dict(kernel=kernels.Laplacian(3.0), n_centers=60)
-    model = KernelRegressor(**settings, solver=solver, ridge=0.5, epochs=3, random_state=0).fit(X, y)
+    model = KernelRegressor(**settings, solver=solver, ridge=0.5, epochs=3, random_state=0).fit(
+        X, y
+    )
     model.save(tmp_path / "m")
     again = load(tmp_path / "m")
     assert again.solver.loss == solver.loss and repr(again.solver) == repr(solver)
-    assert solvers.loss_of(again.plan_) == solver.loss and Plan.from_dict(again.plan_.to_dict()) == model.plan_
+    assert (
+        solvers.loss_of(again.plan_) == solver.loss
+        and Plan.from_dict(again.plan_.to_dict()) == model.plan_
+    )
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     repeated = KernelRegressor(**settings, solver=again.plan_, random_state=0).fit(X, y)
     np.testing.assert_array_equal(repeated.predict(X), model.predict(X))
@@ -339,11 +484,22 @@ def test_a_loss_survives_saving_and_a_stored_plan(tmp_path, solver):
 def test_a_run_with_another_loss_resumes_to_the_same_bits(tmp_path, kind):
     g = np.random.default_rng(0)
     X, _, y = with_noise(300, g)
-    settings = dict(kernel=kernels.Laplacian(3.0), ridge=0.5, epochs=4, random_state=0, n_centers=None if kind is EigenPro2 else 60)
+    settings = dict(
+        kernel=kernels.Laplacian(3.0),
+        ridge=0.5,
+        epochs=4,
+        random_state=0,
+        n_centers=None if kind is EigenPro2 else 60,
+    )
     solver = kind(loss=losses.Huber(delta=0.7), **({"tolerance": 0} if kind is Falkon else {}))
     whole = KernelRegressor(**settings, solver=solver).fit(X, y)
     run = dict(checkpoint=tmp_path / "run", checkpoint_every=0, resume=True)
-    KernelRegressor(**settings, **run, solver=solver, callbacks=lambda event: event.kind == "epoch" and event.epoch == 2).fit(X, y)
+    KernelRegressor(
+        **settings,
+        **run,
+        solver=solver,
+        callbacks=lambda event: event.kind == "epoch" and event.epoch == 2,
+    ).fit(X, y)
     resumed = KernelRegressor(**settings, **run, solver=solver).fit(X, y)
     np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
     with pytest.raises(ValueError, match="is of a run with solver"):
@@ -353,7 +509,9 @@ def test_a_run_with_another_loss_resumes_to_the_same_bits(tmp_path, kind):
 def test_a_file_of_settings_may_name_a_loss():
     made = estimator_arguments({"solver": {"name": "eigenpro4", "loss": "huber"}})["solver"]
     assert solvers.loss_of(made) == losses.Huber()
-    made = estimator_arguments({"solver": {"name": "falkon", "loss": {"name": "quantile", "quantile": 0.9}}})["solver"]
+    made = estimator_arguments(
+        {"solver": {"name": "falkon", "loss": {"name": "quantile", "quantile": 0.9}}}
+    )["solver"]
     assert solvers.loss_of(made) == losses.Quantile(0.9)
     with pytest.raises(InputError, match="loss = 3 was given, expected"):
         estimator_arguments({"solver": {"name": "eigenpro4", "loss": 3}})
@@ -363,7 +521,9 @@ def test_a_file_of_settings_may_name_a_loss():
 
 
 def symmetric(n=120):
-    """Rows with their mirror images and the opposite labels: the support vector machine then has no intercept of its own."""
+    """Rows with their mirror images and the opposite labels: the support vector machine then has
+    no intercept of its own.
+    """
     X, y = classes(n, 2)
     return np.concatenate([X, -X]), np.concatenate([y, 1 - y])
 
@@ -374,7 +534,14 @@ def test_pegasos_is_a_support_vector_machine():
     K = kernel(torch.from_numpy(X)).numpy()
     svc = SVC(kernel="precomputed", C=1 / (2 * ridge), tol=1e-6).fit(K, y)
     assert abs(svc.intercept_[0]) < 1e-6
-    ours = KernelClassifier(kernel=kernel, solver=Pegasos(m=8), ridge=ridge, epochs=200, random_state=0, validation_fraction=0.0).fit(X, y)
+    ours = KernelClassifier(
+        kernel=kernel,
+        solver=Pegasos(m=8),
+        ridge=ridge,
+        epochs=200,
+        random_state=0,
+        validation_fraction=0.0,
+    ).fit(X, y)
     f, g = ours.model_(torch.from_numpy(X))[:, 1].numpy(), svc.decision_function(K)
     assert np.linalg.norm(f - g) / np.linalg.norm(g) < 0.02
 
@@ -392,7 +559,14 @@ def test_pegasos_is_a_support_vector_machine():
 def test_pegasos_learns_several_classes_each_against_the_rest():
     X, y = classes(240, 3)
     kernel, ridge = kernels.Laplacian(2.0), 0.5
-    ours = KernelClassifier(kernel=kernel, solver=Pegasos(m=8), ridge=ridge, epochs=100, random_state=0, validation_fraction=0.0).fit(X, y)
+    ours = KernelClassifier(
+        kernel=kernel,
+        solver=Pegasos(m=8),
+        ridge=ridge,
+        epochs=100,
+        random_state=0,
+        validation_fraction=0.0,
+    ).fit(X, y)
     K = kernel(torch.from_numpy(X)).numpy()
     values = ours.model_(torch.from_numpy(X)).numpy()
     for code in range(3):  # an intercept of its own moves every value alike
@@ -432,11 +606,20 @@ def test_logistic_falkon_is_logistic_regression_on_nystrom_features(c, keep):
 
     def objective(f, norm):
         logits = f + prior
-        return -(onehot * (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))).sum() + ridge * norm
+        return (
+            -(onehot * (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))).sum()
+            + ridge * norm
+        )
 
     weights = torch.zeros(40, c, dtype=torch.float64, requires_grad=True)
     P, T, b = torch.from_numpy(Phi), torch.from_numpy(onehot), torch.from_numpy(prior)
-    optimizer = torch.optim.LBFGS([weights], max_iter=500, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weights],
+        max_iter=500,
+        tolerance_grad=1e-10,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
 
     def closure():
         optimizer.zero_grad()
@@ -453,12 +636,18 @@ def test_logistic_falkon_is_logistic_regression_on_nystrom_features(c, keep):
 
 
 def test_logistic_falkon_agrees_with_scikit_learn():
-    """Equal class shares: the prior is then zero, and scikit-learn's model without intercept is the same."""
+    """Equal class shares: the prior is then zero, and scikit-learn's model without intercept is
+    the same.
+    """
     X, y = symmetric(100)
     kernel, ridge, Z = kernels.Laplacian(2.0), 0.3, X[:30]
-    model = KernelClassifier(kernel=kernel, centers=Z, ridge=ridge, solver=Falkon("logistic", tolerance=1e-7), validation_fraction=0.0).fit(
-        X, y
-    )
+    model = KernelClassifier(
+        kernel=kernel,
+        centers=Z,
+        ridge=ridge,
+        solver=Falkon("logistic", tolerance=1e-7),
+        validation_fraction=0.0,
+    ).fit(X, y)
     K_XZ, K_ZZ = (kernel(torch.from_numpy(A), torch.from_numpy(Z)).numpy() for A in (X, Z))
     Phi = np.linalg.solve(np.linalg.cholesky(K_ZZ), K_XZ.T).T
     # two columns of weights ±u/2: our ridge on both is half of one on u
@@ -468,10 +657,18 @@ def test_logistic_falkon_agrees_with_scikit_learn():
 
 def test_logistic_probabilities_are_those_of_the_model():
     X, y = classes(600, 3)
-    model = KernelClassifier(kernel=kernels.Laplacian(2.0), n_centers=100, ridge=0.1, solver=Falkon("logistic"), random_state=0).fit(X, y)
+    model = KernelClassifier(
+        kernel=kernels.Laplacian(2.0),
+        n_centers=100,
+        ridge=0.1,
+        solver=Falkon("logistic"),
+        random_state=0,
+    ).fit(X, y)
     assert model.temperature_ == 1.0 and model.score(X, y) > 0.6
     with pytest.raises(InputError, match="needs a ridge above 0"):
-        KernelClassifier(kernel=kernels.Laplacian(2.0), ridge=0.0, solver=Falkon("logistic")).fit(X, y)
+        KernelClassifier(kernel=kernels.Laplacian(2.0), ridge=0.0, solver=Falkon("logistic")).fit(
+            X, y
+        )
     with pytest.raises(InputError, match="'square', 'logistic'"):
         KernelClassifier(kernel=kernels.Laplacian(2.0), ridge=0.1, solver=Falkon("hinge")).fit(X, y)
 
@@ -482,10 +679,22 @@ def test_logistic_probabilities_are_those_of_the_model():
 def test_nytro_stops_where_held_out_rows_are_best():
     problem = make_problem(n=600, noise=1.0)
     X, y = problem.X.numpy(), problem.Y[:, 0].numpy()
-    model = KernelRegressor(kernel=kernels.Gaussian(1.0), n_centers=300, ridge=0.0, solver=NYTRO(iterations=2000), random_state=0).fit(X, y)
+    model = KernelRegressor(
+        kernel=kernels.Gaussian(1.0),
+        n_centers=300,
+        ridge=0.0,
+        solver=NYTRO(iterations=2000),
+        random_state=0,
+    ).fit(X, y)
     scores = [row["validation_score"] for row in model.history_ if "validation_score" in row]
     assert len(scores) < 2000 and scores.index(max(scores)) == len(scores) - 1 - NYTRO.patience
-    without = KernelRegressor(kernel=kernels.Gaussian(1.0), n_centers=300, ridge=0.0, solver=NYTRO(iterations=50), early_stopping=False)
+    without = KernelRegressor(
+        kernel=kernels.Gaussian(1.0),
+        n_centers=300,
+        ridge=0.0,
+        solver=NYTRO(iterations=50),
+        early_stopping=False,
+    )
     assert "validation_score" not in without.fit(X, y).history_[0] and without.n_iter_ == 50
 
 
@@ -509,10 +718,14 @@ def test_sgpr_is_gpytorchs():
             self.mean_module = gpytorch.means.ZeroMean()
             base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
             base.base_kernel.lengthscale, base.outputscale = bandwidth, signal
-            self.covar_module = gpytorch.kernels.InducingPointKernel(base, inducing_points=Z.clone(), likelihood=likelihood)
+            self.covar_module = gpytorch.kernels.InducingPointKernel(
+                base, inducing_points=Z.clone(), likelihood=likelihood
+            )
 
         def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
     likelihood.noise = noise
@@ -522,16 +735,30 @@ def test_sgpr_is_gpytorchs():
     with gpytorch.settings.cholesky_max_tries(5), torch.no_grad():
         value = bound(theirs(X), y).item() * len(X)
     theirs.eval()
-    # Their correction puts the exact diagonal into the training covariance too, which is another model (FITC): it is added by hand here.
-    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.sgpr_diagonal_correction(False):
+    # Their correction puts the exact diagonal into the training covariance too, which is another
+    # model (FITC): it is added by hand here.
+    with (
+        torch.no_grad(),
+        gpytorch.settings.fast_computations(False, False, False),
+        gpytorch.settings.sgpr_diagonal_correction(False),
+    ):
         answer = likelihood(theirs(X_new))
     kernel = kernels.Gaussian(bandwidth)
     K_new = kernel(X_new, Z)
     exact = 1 - (K_new @ torch.linalg.inv(kernel(Z)) * K_new).sum(1)
     ones = torch.ones(len(X), dtype=torch.float64)
-    ours = elbo.elbo(kernel(Z), kernel(X, Z), ones, y[:, None], ones, torch.tensor(noise / signal, dtype=torch.float64), noise)
+    ours = elbo.elbo(
+        kernel(Z),
+        kernel(X, Z),
+        ones,
+        Sample(X, y[:, None], ones, 1.0),
+        torch.tensor(noise / signal, dtype=torch.float64),
+        noise,
+    )
     assert ours.item() == pytest.approx(value, abs=0.02)  # theirs has a jitter of 1e-6
-    model = KernelRegressor(kernel=kernel, centers=Z, ridge=noise / signal, solver=SGPR(noise=noise)).fit(X, y)
+    model = KernelRegressor(
+        kernel=kernel, centers=Z, ridge=noise / signal, solver=SGPR(noise=noise)
+    ).fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
     torch.testing.assert_close(std, (answer.variance + signal * exact).sqrt(), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(mean, answer.mean, rtol=1e-3, atol=1e-3)
@@ -544,11 +771,13 @@ def test_sgpr_with_every_row_is_the_exact_gaussian_process():
     X, y, _, X_new = gp_problem()
     y = y - y.mean()
     signal, noise = 0.8, 0.05
-    theirs = GaussianProcessRegressor(ConstantKernel(signal) * RBF(1.3), alpha=noise, optimizer=None).fit(X.numpy(), y.numpy())
+    theirs = GaussianProcessRegressor(
+        ConstantKernel(signal) * RBF(1.3), alpha=noise, optimizer=None
+    ).fit(X.numpy(), y.numpy())
     mean, std = theirs.predict(X_new.numpy(), return_std=True)
-    model = KernelRegressor(kernel=kernels.Gaussian(1.3), centers=X, ridge=noise / signal, solver=SGPR(noise=noise)).fit(
-        X.numpy(), y.numpy()
-    )
+    model = KernelRegressor(
+        kernel=kernels.Gaussian(1.3), centers=X, ridge=noise / signal, solver=SGPR(noise=noise)
+    ).fit(X.numpy(), y.numpy())
     ours, ours_std = model.predict(X_new.numpy(), return_std=True)
     np.testing.assert_allclose(ours, mean, atol=1e-5)
     np.testing.assert_allclose(ours_std, np.sqrt(std**2 + noise), rtol=1e-4)
@@ -559,8 +788,13 @@ def test_sgpr_finds_bandwidth_and_noise():
     X = torch.rand(800, 1, generator=g, dtype=torch.float64) * 10
     kernel = kernels.Gaussian(0.7)
     root = torch.linalg.cholesky(kernel(X) + 1e-8 * torch.eye(800, dtype=torch.float64))
-    y = (root @ torch.randn(800, 1, generator=g, dtype=torch.float64) + 0.3 * torch.randn(800, 1, generator=g, dtype=torch.float64))[:, 0]
-    model = KernelRegressor(kernel=kernels.Gaussian("auto"), n_centers=100, solver="sgpr", random_state=0).fit(X.numpy(), y.numpy())
+    y = (
+        root @ torch.randn(800, 1, generator=g, dtype=torch.float64)
+        + 0.3 * torch.randn(800, 1, generator=g, dtype=torch.float64)
+    )[:, 0]
+    model = KernelRegressor(
+        kernel=kernels.Gaussian("auto"), n_centers=100, solver="sgpr", random_state=0
+    ).fit(X.numpy(), y.numpy())
     known = model.model_.uncertainty
     assert known.noise.item() == pytest.approx(0.09, rel=0.2)
     assert float(np.ravel(model.model_.kernel.bandwidth)[0]) == pytest.approx(0.7, rel=0.3)
@@ -571,17 +805,25 @@ def test_sgpr_finds_bandwidth_and_noise():
 
 def test_standard_deviations_are_saved_and_only_there_for_a_gaussian_process(tmp_path):
     X, y, _, X_new = gp_problem()
-    model = KernelRegressor(kernel=kernels.Gaussian(1.0), n_centers=30, solver="sgpr", random_state=0).fit(X.numpy(), y.numpy())
+    model = KernelRegressor(
+        kernel=kernels.Gaussian(1.0), n_centers=30, solver="sgpr", random_state=0
+    ).fit(X.numpy(), y.numpy())
     model.save(tmp_path / "gp")
     again = load(tmp_path / "gp").predict(X_new.numpy(), return_std=True)
     for a, b in zip(again, model.predict(X_new.numpy(), return_std=True), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(InputError, match="solver='sgpr'"):
-        KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1).fit(X.numpy(), y.numpy()).predict(X.numpy(), return_std=True)
+        KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1).fit(X.numpy(), y.numpy()).predict(
+            X.numpy(), return_std=True
+        )
     with pytest.raises(InputError, match="use KernelRegressor"):
-        KernelClassifier(kernel=kernels.Gaussian(1.0), solver="sgpr", ridge=0.1).fit(X.numpy(), (y > 0).numpy())
+        KernelClassifier(kernel=kernels.Gaussian(1.0), solver="sgpr", ridge=0.1).fit(
+            X.numpy(), (y > 0).numpy()
+        )
     with pytest.raises(InputError, match="expected a variance above 0"):
-        KernelRegressor(kernel=kernels.Gaussian(1.0), solver=SGPR(noise=-1.0), ridge=0.1).fit(X.numpy(), y.numpy())
+        KernelRegressor(kernel=kernels.Gaussian(1.0), solver=SGPR(noise=-1.0), ridge=0.1).fit(
+            X.numpy(), y.numpy()
+        )
 
 
 def test_every_named_solver_fits_from_its_name():
@@ -590,5 +832,7 @@ def test_every_named_solver_fits_from_its_name():
         if name == "sgpr":
             continue
         ridge, epochs = 0.0 if name == "eigenpro4_exact" else 0.1, 100 if name == "nytro" else 5
-        estimator = KernelClassifier(kernel=kernels.Laplacian(2.0), solver=name, ridge=ridge, epochs=epochs, random_state=0)
+        estimator = KernelClassifier(
+            kernel=kernels.Laplacian(2.0), solver=name, ridge=ridge, epochs=epochs, random_state=0
+        )
         assert estimator.fit(X, y).score(X, y) > 0.7, name

@@ -35,25 +35,42 @@ def test_round_trip(kernel, tmp_path):
     model.save(tmp_path / "model")
     copy = load(tmp_path / "model")
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
-    assert copy.plan_ == model.plan_ and copy.history_ == model.history_ and copy.n_features_in_ == 3
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["model.json", "weights.safetensors"]
+    assert (
+        copy.plan_ == model.plan_ and copy.history_ == model.history_ and copy.n_features_in_ == 3
+    )
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == [
+        "model.json",
+        "weights.safetensors",
+    ]
     assert [p.name for p in tmp_path.iterdir()] == ["model"]  # nothing left aside
     copy.fit(X, y)  # its parameters came back too
 
 
-LABELS = [["a", "b", "c"], [3, 7, 9], [1.0, 2.0, 3.0], np.array(["x", "y", "z"], dtype=object), np.array([1, 2, 3], dtype=np.uint32)]
+LABELS = [
+    ["a", "b", "c"],
+    [3, 7, 9],
+    [1.0, 2.0, 3.0],
+    np.array(["x", "y", "z"], dtype=object),
+    np.array([1, 2, 3], dtype=np.uint32),
+]
 
 
 @pytest.mark.parametrize("labels", [np.asarray(labels) for labels in LABELS])
 def test_classifier_labels_come_back(labels, tmp_path):
     target = labels[np.arange(60) % 3]
     weights = {label: 1.0 + i for i, label in enumerate(labels.tolist())}
-    model = KernelClassifier(kernel=kernels.Laplacian(1.0), solver=EigenPro4(q=5), class_weight=weights, random_state=0).fit(X, target)
+    model = KernelClassifier(
+        kernel=kernels.Laplacian(1.0), solver=EigenPro4(q=5), class_weight=weights, random_state=0
+    ).fit(X, target)
     model.save(tmp_path / "m")
     copy = load(tmp_path / "m")
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
-    assert copy.classes_.dtype.kind == model.classes_.dtype.kind and copy.solver.q == 5 and copy.class_weight == weights
+    assert (
+        copy.classes_.dtype.kind == model.classes_.dtype.kind
+        and copy.solver.q == 5
+        and copy.class_weight == weights
+    )
     copy.fit(X, target)
 
 
@@ -78,7 +95,9 @@ def test_a_kernel_class_of_ones_own_is_not_taken_for_its_parent(tmp_path):
     model.save(tmp_path / "m")
     with pytest.raises(InputError, match="kernel=function"):
         load(tmp_path / "m")
-    np.testing.assert_array_equal(load(tmp_path / "m", kernel=Steeper(1.0)).predict(X), model.predict(X))
+    np.testing.assert_array_equal(
+        load(tmp_path / "m", kernel=Steeper(1.0)).predict(X), model.predict(X)
+    )
     KernelRegressor(kernel=kernels.Laplacian(1.0), ridge=0.1).fit(X, y).save(tmp_path / "stored")
     with pytest.raises(InputError, match="kernel stored"):
         load(tmp_path / "stored", kernel=Steeper(1.0))
@@ -101,7 +120,9 @@ def test_saving_again_replaces_but_never_overwrites_something_else(tmp_path):
 def test_every_version_ever_written_is_readable(version):
     model = load(FIXTURES / "models" / version)
     expected = json.loads((FIXTURES / "models" / version / "expected.json").read_text())
-    np.testing.assert_allclose(model.predict_proba(np.array(expected["X"])), np.array(expected["proba"]), rtol=1e-6)
+    np.testing.assert_allclose(
+        model.predict_proba(np.array(expected["X"])), np.array(expected["proba"]), rtol=1e-6
+    )
     assert model.predict(np.array(expected["X"])).tolist() == expected["labels"]
 
 
@@ -168,11 +189,21 @@ def test_mutated_descriptions_end_in_one_error(folder):
 
 def test_loading_runs_no_code(folder, tmp_path):
     """Names in the file are looked up in tables; anything else is an error, not an import."""
-    for spec in ({"$kernel": "os.system", "settings": {}}, {"$kernel": "laplacian", "settings": {"__class__": "x"}}, "laplacian", None):
+    for spec in (
+        {"$kernel": "os.system", "settings": {}},
+        {"$kernel": "laplacian", "settings": {"__class__": "x"}},
+        "laplacian",
+        None,
+    ):
         edit(folder, lambda content, spec=spec: content.update(kernel=spec))
         with pytest.raises(ModelFileError):
             load(folder)
-    edit(folder, lambda content: content.update(kernel={"$kernel": "laplacian", "settings": {"bandwidth": 1.0}}))
+    edit(
+        folder,
+        lambda content: content.update(
+            kernel={"$kernel": "laplacian", "settings": {"bandwidth": 1.0}}
+        ),
+    )
     edit(folder, lambda content: content["extra"].update(estimator="Popen"))
     with pytest.raises(ModelFileError):
         load(folder)
@@ -183,4 +214,6 @@ def test_loading_runs_no_code(folder, tmp_path):
 def test_tables_models_of_every_version_predict_as_they_did(version):
     folder = FIXTURES / "tables" / version
     probabilities = load(folder).predict_proba(folder / "rows.csv")
-    np.testing.assert_allclose(probabilities, json.loads((folder / "expected.json").read_text()), atol=1e-6)
+    np.testing.assert_allclose(
+        probabilities, json.loads((folder / "expected.json").read_text()), atol=1e-6
+    )

@@ -1,4 +1,6 @@
-"""Identity 8: sums over tiles equal the dense product, for every kernel, dtype and shape, empty and one-row shapes included."""
+"""Identity 8: sums over tiles equal the dense product, for every kernel, dtype and shape, empty
+and one-row shapes included.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,13 @@ from test_kernels import EVERY
 
 
 def make(kernel, dtype, tile_bytes):
-    return KernelProduct(kernel, torch.zeros(6, dtype=torch.float64), str(dtype).removeprefix("torch."), torch.device("cpu"), tile_bytes)
+    return KernelProduct(
+        kernel,
+        torch.zeros(6, dtype=torch.float64),
+        str(dtype).removeprefix("torch."),
+        torch.device("cpu"),
+        tile_bytes,
+    )
 
 
 @pytest.mark.parametrize("kernel", EVERY, ids=repr)
@@ -24,7 +32,9 @@ def test_tiles_equal_the_dense_product(kernel, dtype, rows, cols):
     A, B = tiled.points(X), tiled.points(Z)
     K = whole.dense(A, B).double()
     assert K.shape == (rows, cols)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    tolerance = (
+        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    )
     scale = max(1.0, K.abs().max().item() if K.numel() else 1.0)
     for got, expected in [
         (tiled.dense(A, B).double(), K),
@@ -55,21 +65,36 @@ def test_a_recomputed_block_reads_like_a_matrix():
 def test_float64_of_rounded_features_is_what_eigensystems_see():
     K = make(Laplacian(2.0), torch.float32, 1 << 20)
     A = K.points(torch.randn(30, 6, dtype=torch.float64))
-    torch.testing.assert_close(K.dense64(A, A), torch.exp(-torch.cdist(A.x.double(), A.x.double())), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        K.dense64(A, A), torch.exp(-torch.cdist(A.x.double(), A.x.double())), rtol=1e-7, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_rounds_features_and_nothing_else(precision):
-    """K is exact for the rounded points: positive semi-definite, symmetric, and as near to K of the true points as the rounding."""
+    """K is exact for the rounded points: positive semi-definite, symmetric, and as near to K of
+    the true points as the rounding.
+    """
     X = torch.randn(200, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     origin, spread = frame(Laplacian(2.0), X)
     K = KernelProduct(Laplacian(2.0), origin, precision, torch.device("cpu"), 1 << 20, spread)
     A = K.points(X)
-    moved = {"float16": 2**-11, "bfloat16": 2**-8, "tf32": 2**-11, "float32": 2**-23, "float64": 2**-52}[precision]
+    moved = {
+        "float16": 2**-11,
+        "bfloat16": 2**-8,
+        "tf32": 2**-11,
+        "float32": 2**-23,
+        "float64": 2**-52,
+    }[precision]
     true = (X - origin) / 2.0
     assert ((A.x.double() - true).abs() <= moved * true.abs() + 1e-12).all()
     assert precision == "float64" or not torch.equal(A.x.double(), true)
-    torch.testing.assert_close(K.dense(A, A).double(), K.dense64(A, A), rtol=0, atol=2e-3 if K.dtype == torch.float32 else 1e-6)
+    torch.testing.assert_close(
+        K.dense(A, A).double(),
+        K.dense64(A, A),
+        rtol=0,
+        atol=2e-3 if K.dtype == torch.float32 else 1e-6,
+    )
     assert torch.linalg.eigvalsh(K.dense64(A, A)).min() > 0
 
 
@@ -94,7 +119,11 @@ def test_out_of_memory_halves_the_tile_and_goes_on(transposed, monkeypatch, capl
     monkeypatch.setattr(Laplacian, "evaluate", scarce)
     torch.testing.assert_close(K.rmatmul(A, B, v) if transposed else K.matmul(A, B, v), expected)
     assert K.tile_bytes < 1 << 20 and "out of memory" in caplog.text
-    monkeypatch.setattr(Laplacian, "evaluate", lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")))
+    monkeypatch.setattr(
+        Laplacian,
+        "evaluate",
+        lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory.")),
+    )
     with pytest.raises(torch.OutOfMemoryError):
         K.matmul(A, B, torch.randn(400, 2, dtype=torch.float64))
 

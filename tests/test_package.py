@@ -1,4 +1,6 @@
-"""The project around the library: wheel and sdist import, the README's examples run, no word of a machine in any file."""
+"""The project around the library: wheel and sdist import, the README's examples run, no word of a
+machine in any file.
+"""
 
 import inspect
 import re
@@ -23,12 +25,23 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
 
 
-PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```python" in path.read_text()]
-CONSOLE = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```console" in path.read_text()]
+PAGES = [
+    path
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "```python" in path.read_text()
+]
+CONSOLE = [
+    path
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "```console" in path.read_text()
+]
 
 
 def some_slow(pages: list[Path], *slow: str) -> list:
-    return [pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in slow else ()) for page in pages]
+    return [
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in slow else ())
+        for page in pages
+    ]
 
 
 @pytest.mark.parametrize("page", some_slow(PAGES, "data.md"))
@@ -44,14 +57,27 @@ def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)
     for name, n in (("homes.csv", 900), ("new-homes.csv", 200)):
-        size, rooms, district = g.normal(100, 30, n), g.integers(1, 6, n), g.choice(["north", "south", ""], n)
+        size, rooms, district = (
+            g.normal(100, 30, n),
+            g.integers(1, 6, n),
+            g.choice(["north", "south", ""], n),
+        )
         price = 1000 * size * (1 + 0.3 * (district == "north")) + 5000 * rooms
-        rows = [f"{a:.1f},{b},{c},{d:.0f}" for a, b, c, d in zip(size, rooms, district, price, strict=True)]
+        rows = [
+            f"{a:.1f},{b},{c},{d:.0f}"
+            for a, b, c, d in zip(size, rooms, district, price, strict=True)
+        ]
         Path(name).write_text("\n".join(["size,rooms,district,price", *rows]) + "\n")
     text = page.read_text()
     for number, block in enumerate(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)):
-        Path(re.match(r"# (\S+)", block)[1] if block.startswith("# ") else f"{number}.toml").write_text(block)
-    lines = [line[2:] for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        Path(
+            re.match(r"# (\S+)", block)[1] if block.startswith("# ") else f"{number}.toml"
+        ).write_text(block)
+    lines = [
+        line[2:]
+        for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+        for line in block.splitlines()
+    ]
     assert lines
     for line in lines:
         words = line.split()
@@ -63,7 +89,13 @@ def test_commands_run(page, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["from_a_file.py", "head_on_embeddings.py"])
 def test_the_examples_run(name, tmp_path):
-    done = subprocess.run([sys.executable, str(ROOT / "examples" / name)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and done.stdout and not list(tmp_path.iterdir()), done.stderr
 
 
@@ -74,7 +106,11 @@ def test_the_notebook_runs(tmp_path):
 
     notebook = nbformat.read(ROOT / "examples" / "tour.ipynb", as_version=4)
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert any("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
+    assert any(
+        "image/png" in output.get("data", {})
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
 
 
 def test_errors_of_the_faq_are_those_of_the_library():
@@ -92,18 +128,27 @@ def test_exit_codes_of_the_page_are_those_of_the_command():
 
 
 def test_wheel_and_sdist_are_complete(tmp_path):
-    run = lambda *command: subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)  # noqa: E731
+    def run(*command):
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), ".")
     wheel, sdist = next(tmp_path.glob("*.whl")), next(tmp_path.glob("*.tar.gz"))
     names = zipfile.ZipFile(wheel).namelist()
-    modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "kernelmill").rglob("*.py")}
-    templates = {f"kernelmill/report/{name}" for name in ("page.html.j2", "page.css", "charts.svg.j2")}
-    assert modules | templates | {"kernelmill/py.typed"} <= set(names) and any(name.endswith("LICENSE") for name in names)
+    modules = {
+        str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "kernelmill").rglob("*.py")
+    }
+    templates = {
+        f"kernelmill/report/{name}" for name in ("page.html.j2", "page.css", "charts.svg.j2")
+    }
+    assert modules | templates | {"kernelmill/py.typed"} <= set(names) and any(
+        name.endswith("LICENSE") for name in names
+    )
     assert sdist.stat().st_size > 10_000
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import kernelmill; print(kernelmill.__file__); kernelmill.KernelRegressor(kernel='linear', ridge=1.0).fit([[1.0], [2.0]], [1, 2])"
+        "import kernelmill; print(kernelmill.__file__); kernelmill.KernelRegressor(kernel='linear',"
+        " ridge=1.0).fit([[1.0], [2.0]], [1, 2])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -119,8 +164,9 @@ def test_wheel_and_sdist_are_complete(tmp_path):
 
 def test_importing_is_quiet_and_sets_nothing_global():
     code = (
-        "import torch, numpy; a = torch.get_num_threads(), torch.get_default_dtype(), torch.initial_seed();"
-        "import kernelmill; assert a == (torch.get_num_threads(), torch.get_default_dtype(), torch.initial_seed())"
+        "import torch, numpy; a = torch.get_num_threads(), torch.get_default_dtype(),"
+        " torch.initial_seed();import kernelmill; assert a == (torch.get_num_threads(),"
+        " torch.get_default_dtype(), torch.initial_seed())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -169,7 +215,9 @@ def test_every_argument_of_an_estimator_is_documented(estimator):
 
 
 def test_the_layers_of_contributing_are_those_that_are_checked():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")
     (listed,) = re.findall(r"```text\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     assert listed.splitlines() == [layer.replace("kernelmill.", "") for layer in layers]
@@ -185,5 +233,11 @@ def test_paths_that_a_page_names_exist(page):
 
 
 def test_no_line_of_a_page_is_very_long():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        assert [line[:60] for line in page.read_text().splitlines() if len(line) >= 500] == [], page.name
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]:
+        assert [line[:60] for line in page.read_text().splitlines() if len(line) >= 500] == [], (
+            page.name
+        )

@@ -45,7 +45,13 @@ def test_partial_fit_of_classes_knows_them_from_the_start():
 def test_centers_can_be_added():
     rows = g.uniform(-3, 3, size=(8000, 1)).astype(np.float32)
     target = np.sin(5 * rows[:, 0])
-    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(0.3), n_centers=8, random_state=0, warm_start=True, solver=EigenPro4())
+    model = KernelRegressor(
+        kernel=kernelmill.kernels.Gaussian(0.3),
+        n_centers=8,
+        random_state=0,
+        warm_start=True,
+        solver=EigenPro4(),
+    )
     model.fit(rows, target)
     few, before = model.score(rows, target), model.predict(rows)
     model.add_centers(np.linspace(-3, 3, 60)[:, None])
@@ -65,7 +71,10 @@ def solution(Z, ridge, *parts):
     normal, right = ridge * K(Z, Z), torch.zeros(len(Z), 1, dtype=torch.float64)
     for rows, targets, weights in parts:
         A, w = K(rows, Z), torch.as_tensor(weights)[:, None]
-        normal, right = normal + A.T @ (w * A), right + A.T @ (w * torch.as_tensor(targets).reshape(-1, 1))
+        normal, right = (
+            normal + A.T @ (w * A),
+            right + A.T @ (w * torch.as_tensor(targets).reshape(-1, 1)),
+        )
     return torch.linalg.solve(normal, right)
 
 
@@ -84,7 +93,9 @@ def test_chunks_end_at_the_solution_of_all_rows_in_any_order():
         for part in rest:
             model.partial_fit(*part)
         parts = [(X, y - model.model_.intercept.item(), w) for X, y, w in (first, second, third)]
-        torch.testing.assert_close(model.model_.alpha, solution(model.model_.Z, 1e-3, *parts), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            model.model_.alpha, solution(model.model_.Z, 1e-3, *parts), rtol=1e-5, atol=1e-5
+        )
         assert model.rows_seen_ == 1050
 
 
@@ -117,7 +128,9 @@ def test_centers_stand_in_for_rows_whose_equations_nobody_has(how, tmp_path):
         model.partial_fit(X, y, w)
     new = [(X, y - old.intercept.item(), w) for X, y, w in (second, third)]
     want = solution(old.Z, 1e-3, stand_ins(old, weight, count), *new)
-    torch.testing.assert_close(model.model_.alpha, want.to(model.model_.alpha), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        model.model_.alpha, want.to(model.model_.alpha), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_class_weights_are_sample_weights():
@@ -134,7 +147,13 @@ def test_class_weights_are_sample_weights():
 def test_smooth_kernels_without_a_ridge_keep_their_digits():
     X = g.normal(size=(6000, 3))
     y = np.sin(2 * X[:, 0]) * X[:, 1]
-    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(5.0), ridge=0.0, solver="direct", n_centers=300, random_state=0)
+    model = KernelRegressor(
+        kernel=kernelmill.kernels.Gaussian(5.0),
+        ridge=0.0,
+        solver="direct",
+        n_centers=300,
+        random_state=0,
+    )
     scores = []
     for i in range(0, 4000, 1000):
         model.partial_fit(X[i : i + 1000], y[i : i + 1000])
@@ -148,9 +167,13 @@ def test_solvers_that_regularise_by_few_steps_go_on_by_steps(solver):
     X = g.normal(size=(6000, 5)).astype(np.float32)
     signal = np.sin(X[:, 0]) * X[:, 1]
     y = signal + g.normal(size=6000)
-    model = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=solver, random_state=0)
+    model = KernelRegressor(
+        kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=solver, random_state=0
+    )
     before = model.partial_fit(X[:2000], y[:2000]).score(X[4000:], signal[4000:])
-    again = KernelRegressor(kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=model.plan_, random_state=0)
+    again = KernelRegressor(
+        kernel=kernelmill.kernels.Gaussian(2.0), n_centers=800, solver=model.plan_, random_state=0
+    )
     again.fit(X[:2000], y[:2000])
     for each in (model, again):
         each.partial_fit(X[2000:3000], y[2000:3000])
@@ -161,7 +184,9 @@ def test_solvers_that_regularise_by_few_steps_go_on_by_steps(solver):
 def test_large_offsets_and_narrow_numbers_keep_their_digits(solver, offset):
     X = (g.normal(size=(3000, 2)) * 1e5).astype(np.float32)
     y = offset + 10 * np.sin(2e-5 * X[:, 0].astype(float))
-    model = KernelRegressor(kernel=Laplacian(2e5), n_centers=100, random_state=0, ridge=1e-3, solver=solver).partial_fit(X[:1000], y[:1000])
+    model = KernelRegressor(
+        kernel=Laplacian(2e5), n_centers=100, random_state=0, ridge=1e-3, solver=solver
+    ).partial_fit(X[:1000], y[:1000])
     model.partial_fit(X[1000:2500], y[1000:2500])
     small = np.abs(X).max(1) < 6e4
     small[:1000] = False
@@ -171,7 +196,9 @@ def test_large_offsets_and_narrow_numbers_keep_their_digits(solver, offset):
 
 def test_the_model_keeps_its_precision_and_takes_a_new_ridge():
     X = g.normal(size=(2000, 3)).astype(np.float32)
-    settings = dict(kernel=Laplacian(2.0), n_centers=100, ridge=1e-2, precision="float32", random_state=0)
+    settings = dict(
+        kernel=Laplacian(2.0), n_centers=100, ridge=1e-2, precision="float32", random_state=0
+    )
     for solver in ("falkon", "eigenpro4"):
         model = KernelRegressor(solver=solver, **settings).partial_fit(X[:1000], X[:1000, 0])
         before = model.predict(X[:2]).dtype
@@ -182,7 +209,9 @@ def test_the_model_keeps_its_precision_and_takes_a_new_ridge():
 
 def test_centers_that_are_there_already_are_left_out():
     X = g.normal(size=(2000, 3)).astype(np.float32)
-    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, random_state=0).partial_fit(X[:1000], X[:1000, 0])
+    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, random_state=0).partial_fit(
+        X[:1000], X[:1000, 0]
+    )
     with pytest.warns(UserWarning, match="101 of the 104 rows"):
         model.add_centers(np.concatenate([model.model_.Z, X[1000:1003], X[1000:1001]]))
     assert model.model_.n_centers == 103
@@ -194,15 +223,29 @@ def test_weights_that_cancel_each_other_are_kept_in_float64():
     X = g.normal(size=(3000, 3)).astype(np.float32)
     y = np.sin(2 * X[:, 0])
     kernel = kernelmill.kernels.Gaussian(8.0)
-    model = KernelRegressor(kernel=kernel, n_centers=200, solver="falkon", precision="float32", ridge=1e-9, random_state=0)
+    model = KernelRegressor(
+        kernel=kernel,
+        n_centers=200,
+        solver="falkon",
+        precision="float32",
+        ridge=1e-9,
+        random_state=0,
+    )
     model.partial_fit(X[:1000], y[:1000]).partial_fit(X[1000:2000], y[1000:2000])
-    exact = KernelRegressor(kernel=kernel, centers=model.model_.Z, solver="direct", ridge=1e-9).fit(X[:2000], y[:2000])
-    assert model.model_.alpha.dtype == torch.float64 and model.score(X[2000:], y[2000:]) > exact.score(X[2000:], y[2000:]) - 0.01
+    exact = KernelRegressor(kernel=kernel, centers=model.model_.Z, solver="direct", ridge=1e-9).fit(
+        X[:2000], y[:2000]
+    )
+    assert (
+        model.model_.alpha.dtype == torch.float64
+        and model.score(X[2000:], y[2000:]) > exact.score(X[2000:], y[2000:]) - 0.01
+    )
 
 
 def test_rows_that_an_interrupt_kept_from_being_learned_are_not_counted():
     X = g.normal(size=(4000, 3)).astype(np.float32)
-    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=100, solver="eigenpro4", random_state=0).fit(X[:2000], X[:2000, 0])
+    model = KernelRegressor(
+        kernel=Laplacian(2.0), n_centers=100, solver="eigenpro4", random_state=0
+    ).fit(X[:2000], X[:2000, 0])
 
     def interrupt(event):
         if event.kind == "projection":
@@ -214,7 +257,9 @@ def test_rows_that_an_interrupt_kept_from_being_learned_are_not_counted():
     assert model.rows_seen_ < 4000
 
 
-@pytest.mark.parametrize("solver, gap", [("auto", 0.75), (EigenPro4(), 0.3)], ids=["auto", "eigenpro4"])
+@pytest.mark.parametrize(
+    "solver, gap", [("auto", 0.75), (EigenPro4(), 0.3)], ids=["auto", "eigenpro4"]
+)
 def test_chunks_end_near_all_rows_at_once(solver, gap):
     rows = g.normal(size=(10_000, 8)).astype(np.float32)
     target = np.sin(2 * rows[:, 0]) * rows[:, 1] + 0.3 * g.normal(size=10_000)
@@ -233,7 +278,9 @@ def test_with_many_centers_some_of_them_stand_in(monkeypatch):
     monkeypatch.setattr("kernelmill.learning.streaming.EXACT", 100)
     rows = g.normal(size=(4000, 3)).astype(np.float32)
     target = np.sin(rows[:, 0])
-    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=500, random_state=0).partial_fit(rows[:2000], target[:2000])
+    model = KernelRegressor(kernel=Laplacian(2.0), n_centers=500, random_state=0).partial_fit(
+        rows[:2000], target[:2000]
+    )
     before = model.score(rows[3000:], target[3000:])
     model.partial_fit(rows[2000:2020], target[2000:2020])
     assert model.plan_.solver == "eigenpro4" and model.plan_.n == 70
@@ -248,7 +295,9 @@ def test_partial_fit_goes_on_with_the_square_loss_only():
         model.partial_fit(X[:300], label[:300], classes=[0, 1])
         with pytest.raises(InputError, match="square loss"):
             model.partial_fit(X[:300], label[:300])
-    weighted = KernelClassifier(kernel=Laplacian(3.0), n_centers=300, ridge=0.1, random_state=0, class_weight={0: 1, 1: 50})
+    weighted = KernelClassifier(
+        kernel=Laplacian(3.0), n_centers=300, ridge=0.1, random_state=0, class_weight={0: 1, 1: 50}
+    )
     weighted.partial_fit(X[:500], label[:500], classes=[0, 1])
     weighted.partial_fit(X[500:2500], label[500:2500])
     assert weighted.predict(X[2500:]).mean() > 0.9

@@ -30,7 +30,11 @@ SECONDS = 30  # within which a rank that is lost must have ended the others
 
 
 def environment(**more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    }
     return {**clean, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
 
 
@@ -47,14 +51,18 @@ def started(work: str, folder: Path, ranks: int) -> list[subprocess.Popen]:
         subprocess.Popen(
             [sys.executable, JOB, work, str(folder)],
             env=environment(
-                RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks),
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                RANK=str(rank),
+                WORLD_SIZE=str(ranks),
+                LOCAL_RANK=str(rank),
+                LOCAL_WORLD_SIZE=str(ranks),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
             ),
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
 
 
 def finished(job: list[subprocess.Popen], timeout: float = 120) -> list[tuple[int, str]]:
@@ -79,7 +87,10 @@ def relative(found: torch.Tensor, want: torch.Tensor) -> float:
 # ---- the same weights
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=[] if ranks == 3 else pytest.mark.slow) for ranks in (1, 2, 3, 4)])
+@pytest.mark.parametrize(
+    "ranks",
+    [pytest.param(ranks, marks=[] if ranks == 3 else pytest.mark.slow) for ranks in (1, 2, 3, 4)],
+)
 def test_any_number_of_processes_gives_the_same_weights(tmp_path, monkeypatch, ranks):
     monkeypatch.setattr("kernelmill.solvers.eigenpro_sizes.PASS_ROWS", 32)
     want = weights_of_solvers(Alone())
@@ -96,16 +107,22 @@ def test_estimators_do_the_same_in_a_job(tmp_path, monkeypatch):
     np.savez(tmp_path / "d.npz", X=X, label=(y > 0).astype(int))
     estimators(tmp_path)
     run("estimators", tmp_path, 3)
-    one, three = (torch.load(tmp_path / f"estimators-{ranks}.pt", weights_only=False) for ranks in (1, 3))
+    one, three = (
+        torch.load(tmp_path / f"estimators-{ranks}.pt", weights_only=False) for ranks in (1, 3)
+    )
     for name in ("regression", "streamed"):
         assert relative(three[name], one[name]) < 1e-9, name
     assert three["scores"] == pytest.approx(one["scores"]) and len(one["scores"]) > 2
     assert three["score"] == pytest.approx(one["score"], abs=1e-12) and one["score"] > 0.6
-    assert three["warm"] > one["score"] - 0.02 and three["warm"] == pytest.approx(one["warm"], abs=0.02)
+    assert three["warm"] > one["score"] - 0.02 and three["warm"] == pytest.approx(
+        one["warm"], abs=0.02
+    )
     np.testing.assert_allclose(three["loaded"], one["loaded"], atol=1e-10)
     np.testing.assert_allclose(three["direct"], one["direct"], atol=1e-10)
     assert three["drawn"] > 0.3
-    assert kernelmill.load(tmp_path / "model-3").score(X, y) == pytest.approx(one["score"], abs=1e-12)
+    assert kernelmill.load(tmp_path / "model-3").score(X, y) == pytest.approx(
+        one["score"], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -126,7 +143,11 @@ def test_batches_are_read_in_parts(ranks):
 
     for found in run_threads(ranks, work):
         for batch, whole in zip(found, want, strict=True):
-            assert torch.equal(batch.X, whole.X) and torch.equal(batch.Y, whole.Y) and torch.equal(batch.rows, whole.rows)
+            assert (
+                torch.equal(batch.X, whole.X)
+                and torch.equal(batch.Y, whole.Y)
+                and torch.equal(batch.rows, whole.rows)
+            )
 
 
 def test_sums_by_tiles_and_the_largest_of_all():
@@ -134,7 +155,9 @@ def test_sums_by_tiles_and_the_largest_of_all():
 
     def work(comm):
         tiles = []
-        total = by_tiles(comm, 4100, lambda rows: tiles.append(rows) or values[comm.rank, rows].clone())
+        total = by_tiles(
+            comm, 4100, lambda rows: tiles.append(rows) or values[comm.rank, rows].clone()
+        )
         assert largest(comm, -1.0 - comm.rank) == -1.0
         return total, len(tiles)
 
@@ -163,7 +186,9 @@ def test_a_rank_that_is_killed_ends_the_others_and_the_job_goes_on(tmp_path, und
     (code, text), (killed, _), (other, also) = finished(job, SECONDS)
     assert time.monotonic() - lost < SECONDS and killed == -signal.SIGKILL
     assert code != 0 and other != 0 and "another rank was lost" in text and "resume=True" in also
-    assert not (tmp_path / "alpha.pt").exists() and any((tmp_path / "run").glob("checkpoint-*/part-00002-of-00003"))
+    assert not (tmp_path / "alpha.pt").exists() and any(
+        (tmp_path / "run").glob("checkpoint-*/part-00002-of-00003")
+    )
     run("run", tmp_path, 3)
     assert relative(torch.load(tmp_path / "alpha.pt"), want) < 1e-10
     assert int((tmp_path / "cycles").read_text()) < cycles, "it did not begin anew"
@@ -200,8 +225,19 @@ def test_a_part_that_is_damaged_is_said_and_the_checkpoint_before_is_used(tmp_pa
 def test_torchrun_starts_it_again(tmp_path, undisturbed):
     want, cycles = undisturbed
     (tmp_path / "kill-2").write_text(str(cycles // 2))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "--max-restarts=1", JOB, "run"]
-    subprocess.run([*command, str(tmp_path)], env=environment(), check=True, timeout=180, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=3",
+        "--max-restarts=1",
+        JOB,
+        "run",
+    ]
+    subprocess.run(
+        [*command, str(tmp_path)], env=environment(), check=True, timeout=180, capture_output=True
+    )
     assert relative(torch.load(tmp_path / "alpha.pt"), want) < 1e-10
 
 
@@ -213,7 +249,10 @@ def test_all_stop_together_when_one_is_asked_to(tmp_path, undisturbed):
         time.sleep(0.01)
     job[1].send_signal(signal.SIGINT)
     assert [code for code, _ in finished(job)] == [0, 0]
-    assert json.loads((tmp_path / "done.json").read_text())["stopped"] and int((tmp_path / "cycles").read_text()) < cycles
+    assert (
+        json.loads((tmp_path / "done.json").read_text())["stopped"]
+        and int((tmp_path / "cycles").read_text()) < cycles
+    )
     (tmp_path / "cycles").unlink()
     before = max((tmp_path / "run").glob("checkpoint-*"))
     job = started("run", tmp_path, 2)
@@ -234,28 +273,76 @@ def test_all_stop_together_when_one_is_asked_to(tmp_path, undisturbed):
 def test_the_command_line_as_a_job(tmp_path):
     X, y = data(1500)
     table = np.c_[X, y]
-    np.savetxt(tmp_path / "d.csv", table, delimiter=",", header="a,b,c,d,y", comments="", fmt="%.6f")
-    flags = ["--kernel", "laplacian", "--bandwidth", "3", "--n-centers", "200", "--solver", "eigenpro4", "--json"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "kernelmill"]
+    np.savetxt(
+        tmp_path / "d.csv", table, delimiter=",", header="a,b,c,d,y", comments="", fmt="%.6f"
+    )
+    flags = [
+        "--kernel",
+        "laplacian",
+        "--bandwidth",
+        "3",
+        "--n-centers",
+        "200",
+        "--solver",
+        "eigenpro4",
+        "--json",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "kernelmill",
+    ]
 
     def said(*args: str) -> dict:
-        made = subprocess.run(args, env=environment(), cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True)
+        made = subprocess.run(
+            args,
+            env=environment(),
+            cwd=tmp_path,
+            check=True,
+            timeout=120,
+            capture_output=True,
+            text=True,
+        )
         return json.loads(made.stdout)  # one object: the other rank is silent
 
     assert said(*command, "train", "d.csv", *flags)["centers"] == 200
     assert not (tmp_path / "d-model.run").exists()
     together = said(*command, "evaluate", "d-model", "d.csv", "--json")
     alone = said(sys.executable, "-m", "kernelmill", "evaluate", "d-model", "d.csv", "--json")
-    assert together["metrics"] == pytest.approx(alone["metrics"], rel=1e-5) and alone["metrics"]["r2"] > 0.6
-    assert said(sys.executable, "-m", "kernelmill", "train", "d.csv", *flags, "--ranks", "2", "--out", "two")["centers"] == 200
-    assert load(tmp_path / "two").plan_.ranks == 2  # the launcher was started by the command itself
+    assert (
+        together["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
+        and alone["metrics"]["r2"] > 0.6
+    )
+    assert (
+        said(
+            sys.executable,
+            "-m",
+            "kernelmill",
+            "train",
+            "d.csv",
+            *flags,
+            "--ranks",
+            "2",
+            "--out",
+            "two",
+        )["centers"]
+        == 200
+    )
+    # The launcher was started by the command itself.
+    assert load(tmp_path / "two").plan_.ranks == 2
 
 
 def test_mistakes_are_said(monkeypatch):
     X, y = data(500)
     with pytest.raises(InputError, match="ranks=0 was given, expected a whole number of 1 or more"):
         KernelRegressor(ranks=0).fit(X, y)
-    with pytest.raises(InputError, match=r"ranks=2 was given in a job of 1; .*`torchrun --nproc-per-node 2`"):
+    with pytest.raises(
+        InputError, match=r"ranks=2 was given in a job of 1; .*`torchrun --nproc-per-node 2`"
+    ):
         KernelRegressor(ranks=2).fit(X, y)
     monkeypatch.setenv("KERNELMILL_SILENCE", "long")
     with pytest.raises(InputError, match="expected a number of seconds above 0"):
@@ -270,10 +357,14 @@ def test_predicted_memory_and_seconds_fall_with_the_ranks():
     solver = EigenPro4(projection="carried")
     plans = [solver.plan(Plan(**{**base.to_dict(), "ranks": ranks})) for ranks in (1, 2, 4, 8)]
     assert len({(plan.s, plan.q, plan.projection, plan.control_variate) for plan in plans}) == 1
-    assert all(more.bytes < 0.75 * one.bytes for one, more in itertools.pairwise(plans))  # some is of one size: factors made together
+    # Some is of one size: factors made together.
+    assert all(more.bytes < 0.75 * one.bytes for one, more in itertools.pairwise(plans))
     assert plans[-1].bytes < 0.3 * plans[0].bytes
     fast, slow = Network(1e-5, 1e11), Network(1e-3, 1e8)
-    forecasts = [kernelmill.plan(n=10**6, d=90, n_centers=200_000, n_outputs=10, ranks=8, network=net) for net in (fast, slow)]
+    forecasts = [
+        kernelmill.plan(n=10**6, d=90, n_centers=200_000, n_outputs=10, ranks=8, network=net)
+        for net in (fast, slow)
+    ]
     alone = kernelmill.plan(n=10**6, d=90, n_centers=200_000, n_outputs=10)
     seconds = [f.candidates[-1].plan.seconds for f in (alone, *forecasts)]
     assert seconds[0] / 8 < seconds[1] < seconds[2] and seconds[1] < seconds[0] / 4
@@ -288,7 +379,9 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def hosts():
-    """Three network namespaces with addresses of their own, on one bridge: three hosts as far as TCP can tell."""
+    """Three network namespaces with addresses of their own, on one bridge: three hosts as far as
+    TCP can tell.
+    """
     names = [f"kmill{os.getpid() % 10_000}{i}" for i in range(3)]
     bridge = f"kmb{os.getpid() % 10_000}"
     try:
@@ -316,9 +409,15 @@ def hosts():
 def on_hosts(names: list[str], folder: Path) -> list[subprocess.Popen]:
     def start(rank: int, name: str) -> subprocess.Popen:
         own = environment(
-            RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="10.231.7.1", MASTER_PORT="29511",
-            GLOO_SOCKET_IFNAME=f"{name}b", TP_SOCKET_IFNAME=f"{name}b",
-        )  # fmt: skip
+            RANK=str(rank),
+            WORLD_SIZE="3",
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+            MASTER_ADDR="10.231.7.1",
+            MASTER_PORT="29511",
+            GLOO_SOCKET_IFNAME=f"{name}b",
+            TP_SOCKET_IFNAME=f"{name}b",
+        )
         command = ["ip", "netns", "exec", name, sys.executable, JOB, "run", str(folder)]
         return subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True)
 
@@ -330,7 +429,9 @@ def on_hosts(names: list[str], folder: Path) -> list[subprocess.Popen]:
 def test_a_host_that_is_cut_off_ends_the_job_and_it_goes_on(tmp_path, undisturbed, hosts):
     want, cycles = undisturbed
     job = on_hosts(hosts, tmp_path)
-    while not (tmp_path / "cycles").exists() or int((tmp_path / "cycles").read_text()) < cycles // 2:
+    while (
+        not (tmp_path / "cycles").exists() or int((tmp_path / "cycles").read_text()) < cycles // 2
+    ):
         assert all(process.poll() is None for process in job)
         time.sleep(0.005)
     ip("link", "set", f"{hosts[2]}a", "down")  # silence: no connection is closed, nothing answers

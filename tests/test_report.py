@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load
-from kernelmill.estimators.evaluation import evaluated
+from kernelmill.estimators.evaluation import evaluate
 from kernelmill.report import charts, page, spectrum
 from kernelmill.report.report import templates
 from kernelmill.solvers import EigenPro4
@@ -17,18 +17,26 @@ from kernelmill.solvers import EigenPro4
 g = np.random.default_rng(0)
 X = g.normal(size=(1500, 4)).astype(np.float32)
 LABEL = np.array(["a <b>", "c & d", "e"])[np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.7])]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return KernelClassifier(n_centers=200, solver=EigenPro4(), epochs=4, validation_fraction=0.2, random_state=0).fit(X, LABEL)
+    return KernelClassifier(
+        n_centers=200, solver=EigenPro4(), epochs=4, validation_fraction=0.2, random_state=0
+    ).fit(X, LABEL)
 
 
 def test_ticks_are_round_and_inside():
     for low, high in ((0, 1), (-3.2, 17), (1e-7, 3e-7), (5, 5.001), (1e9, 3e9)):
         found = charts.ticks(low, high)
-        assert 3 <= len(found) <= 9 and low - 1e-9 * abs(high) <= min(found) and max(found) <= high * (1 + 1e-9), (low, high, found)
+        assert (
+            3 <= len(found) <= 9
+            and low - 1e-9 * abs(high) <= min(found)
+            and max(found) <= high * (1 + 1e-9)
+        ), (low, high, found)
     assert charts.ticks(1e-6, 1, log=True) == pytest.approx([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1])
     assert charts.ticks(0.008, 0.04, log=True) == pytest.approx([0.01, 0.015, 0.02, 0.03])
 
@@ -52,23 +60,40 @@ def test_pictures_are_well_formed_and_finite(macro, chart):
 
 
 def test_a_page_stands_alone(classifier):
-    text = page(classifier, "a & b", evaluated(classifier, X, LABEL), "some <rows>")
+    text = page(classifier, "a & b", evaluate(classifier, X, LABEL), "some <rows>")
     assert "a &amp; b" in text and "some &lt;rows&gt;" in text and "a &lt;b&gt;" in text
     assert "src=" not in text and "http" not in text and "<script" not in text
-    for part in ("Confusion matrix", "Learning curve", "Spectrum", "Timings", "What the kernel looks at"):
+    for part in (
+        "Confusion matrix",
+        "Learning curve",
+        "Spectrum",
+        "Timings",
+        "What the kernel looks at",
+    ):
         assert part in text
-    number = KernelRegressor(kernel=kernels.Gaussian(2.0), n_centers=50, random_state=0).fit(X, X[:, 0])
-    text = page(number, "r", evaluated(number, X, X[:, 0]))
-    assert "Residuals" in text and "there is no curve" in text and "What the kernel looks at" not in text
+    number = KernelRegressor(kernel=kernels.Gaussian(2.0), n_centers=50, random_state=0).fit(
+        X, X[:, 0]
+    )
+    text = page(number, "r", evaluate(number, X, X[:, 0]))
+    assert (
+        "Residuals" in text
+        and "there is no curve" in text
+        and "What the kernel looks at" not in text
+    )
 
 
 def test_rows_kept_out_give_a_confusion_matrix_without_data(classifier, tmp_path):
-    score = classifier.history_[-1]["validation_score"]  # of the values, before they were calibrated on the same rows
-    assert classifier.confusion_.sum() == 300 and classifier.confusion_.trace() / 300 == pytest.approx(score, abs=0.02)
+    # Of the values, before they were calibrated on the same rows.
+    score = classifier.history_[-1]["validation_score"]
+    assert (
+        classifier.confusion_.sum() == 300
+        and classifier.confusion_.trace() / 300 == pytest.approx(score, abs=0.02)
+    )
     classifier.save(tmp_path / "m")
     text = page(load(tmp_path / "m"), "m")
     assert "Confusion matrix" in text and "kept out of training" in text
-    assert KernelClassifier(random_state=0).fit(X[:200], LABEL[:200]).confusion_ is None  # no rows were kept out
+    # No rows were kept out.
+    assert KernelClassifier(random_state=0).fit(X[:200], LABEL[:200]).confusion_ is None
 
 
 def test_the_spectrum_is_that_of_the_kernel(classifier):
@@ -80,12 +105,16 @@ def test_the_spectrum_is_that_of_the_kernel(classifier):
 def test_metrics_are_those_of_scikit_learn(classifier):
     from sklearn import metrics
 
-    found = evaluated(classifier, X, LABEL)
+    found = evaluate(classifier, X, LABEL)
     assert found.metrics["accuracy"] == pytest.approx(classifier.score(X, LABEL))
-    assert found.metrics["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(LABEL, classifier.predict(X)))
-    np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(LABEL, classifier.predict(X)))
+    assert found.metrics["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(LABEL, classifier.predict(X))
+    )
+    np.testing.assert_array_equal(
+        found.confusion, metrics.confusion_matrix(LABEL, classifier.predict(X))
+    )
     strange = np.where(np.arange(len(X)) < 10, "unheard of", LABEL)
-    found = evaluated(classifier, X, strange)
+    found = evaluate(classifier, X, strange)
     assert found.metrics["rows_of_unknown_classes"] == 10 and found.confusion.sum() == len(X) - 10
     assert found.metrics["accuracy"] == pytest.approx((classifier.predict(X) == strange).mean())
 
@@ -93,11 +122,25 @@ def test_metrics_are_those_of_scikit_learn(classifier):
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_browser_shows_it(classifier, tmp_path, dark):
-    (tmp_path / "r.html").write_text(page(classifier, "report", evaluated(classifier, X, LABEL), "the rows"))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=900,2400", f"--user-data-dir={tmp_path}/p"]
+    (tmp_path / "r.html").write_text(
+        page(classifier, "report", evaluate(classifier, X, LABEL), "the rows")
+    )
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--window-size=900,2400",
+        f"--user-data-dir={tmp_path}/p",
+    ]
     flags += ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
     picture = tmp_path / "r.png"
-    subprocess.run([CHROMIUM, *flags, f"--screenshot={picture}", f"file://{tmp_path}/r.html"], check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [CHROMIUM, *flags, f"--screenshot={picture}", f"file://{tmp_path}/r.html"],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
     assert pixels.shape == (2400, 900, 3)
     paper = pixels[5, 5]
@@ -106,4 +149,5 @@ def test_a_browser_shows_it(classifier, tmp_path, dark):
     assert np.flatnonzero(used)[-1] > 1200  # down to the timings
     inks = ((108, 176, 255), (86, 211, 155)) if dark else ((31, 111, 235), (26, 135, 84))
     blue, green = (np.abs(pixels - np.array(ink)).sum(2) < 60 for ink in inks)
-    assert blue.sum() > 2000 and green.sum() > 2000  # lines and bars, and the diagonal of the matrix
+    # Lines and bars, and the diagonal of the matrix.
+    assert blue.sum() > 2000 and green.sum() > 2000

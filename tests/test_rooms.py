@@ -68,7 +68,13 @@ def test_an_error_on_one_rank_ends_all():
 
 # ---- centers
 
-K = KernelProduct(kernels.Laplacian(1.0), torch.zeros(4, dtype=torch.float64), "float64", torch.device("cpu"), 1 << 20)
+K = KernelProduct(
+    kernels.Laplacian(1.0),
+    torch.zeros(4, dtype=torch.float64),
+    "float64",
+    torch.device("cpu"),
+    1 << 20,
+)
 
 
 def rows_of(X):
@@ -78,7 +84,9 @@ def rows_of(X):
 @pytest.mark.parametrize("how", centers.WAYS)
 @pytest.mark.parametrize("p", [1, 2, 37, 300, 500])
 def test_centers_are_distinct_rows(how, p):
-    rows = centers.choose(how, K, rows_of(X), torch.arange(300) % 7, p, torch.Generator().manual_seed(0))
+    rows = centers.choose(
+        how, K, rows_of(X), torch.arange(300) % 7, p, torch.Generator().manual_seed(0)
+    )
     assert len(rows) == len(set(rows.tolist())) == min(p, 300)
 
 
@@ -98,15 +106,31 @@ def test_farthest_points_cover_and_pivots_explain():
     picks = {how: centers.choose(how, K, rows_of(X), None, 40, g) for how in centers.WAYS}
     assert spread(picks["farthest"]) < 0.8 * spread(picks["uniform"])
     assert spread(picks["kmeans++"]) < spread(picks["uniform"])
-    wide = KernelProduct(kernels.Gaussian(2.0), torch.zeros(4, dtype=torch.float64), "float64", torch.device("cpu"), 1 << 20)
+    wide = KernelProduct(
+        kernels.Gaussian(2.0),
+        torch.zeros(4, dtype=torch.float64),
+        "float64",
+        torch.device("cpu"),
+        1 << 20,
+    )
 
     def unexplained(rows):
         K_XZ, K_ZZ = wide.kernel(X, X[rows]), wide.kernel(X[rows])
-        return (300 - (K_XZ * torch.linalg.solve(K_ZZ + 1e-10 * torch.eye(40), K_XZ.T).T).sum()).item()
+        return (
+            300 - (K_XZ * torch.linalg.solve(K_ZZ + 1e-10 * torch.eye(40), K_XZ.T).T).sum()
+        ).item()
 
-    pivots = [centers.choose("rpcholesky", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
-    plain = [centers.choose("uniform", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i)) for i in range(5)]
-    assert np.mean([unexplained(r) for r in pivots]) < 0.9 * np.mean([unexplained(r) for r in plain])
+    pivots = [
+        centers.choose("rpcholesky", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i))
+        for i in range(5)
+    ]
+    plain = [
+        centers.choose("uniform", wide, rows_of(X), None, 40, torch.Generator().manual_seed(i))
+        for i in range(5)
+    ]
+    assert np.mean([unexplained(r) for r in pivots]) < 0.9 * np.mean(
+        [unexplained(r) for r in plain]
+    )
 
 
 def test_duplicates_do_not_break_the_greedy_ways():
@@ -120,7 +144,11 @@ def test_duplicates_do_not_break_the_greedy_ways():
 
 
 def test_budgets_are_read_as_people_write_them():
-    assert parse_bytes("8GB") == 8 * 10**9 and parse_bytes("500 MiB") == 500 * 2**20 and parse_bytes(12345) == 12345
+    assert (
+        parse_bytes("8GB") == 8 * 10**9
+        and parse_bytes("500 MiB") == 500 * 2**20
+        and parse_bytes(12345) == 12345
+    )
     assert 0 < parse_bytes(None) < free_bytes()
     for bad in ("many", "GB", 0, -1, [1]):
         with pytest.raises(InputError, match="memory_budget="):
@@ -148,15 +176,23 @@ def test_leave_one_out_by_leaving_one_out():
     for i in (0, 7, 39):
         rest = [j for j in range(40) if j != i]
         alpha = torch.linalg.solve(kernel(X[rest]) + torch.diag(0.1 / w[rest]), Y[rest])
-        torch.testing.assert_close(fast[i], Y[i] - (kernel(X[i : i + 1], X[rest]) @ alpha)[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            fast[i], Y[i] - (kernel(X[i : i + 1], X[rest]) @ alpha)[0], rtol=1e-5, atol=1e-6
+        )
 
 
-@pytest.mark.parametrize("kernel", [kernels.Laplacian(), kernels.Gaussian(), kernels.Matern(nu=2.5), kernels.RationalQuadratic()], ids=repr)
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.Laplacian(), kernels.Gaussian(), kernels.Matern(nu=2.5), kernels.RationalQuadratic()],
+    ids=repr,
+)
 def test_the_slope_of_a_profile_is_its_derivative(kernel):
     sq = torch.tensor([0.0, 0.01, 0.5, 2.0, 9.0], dtype=torch.float64, requires_grad=True)
     loo.Profile.apply(sq, kernel).sum().backward()
     h = 1e-6
-    numeric = (kernel.profile(sq.detach() + h) - kernel.profile((sq.detach() - h).clamp(min=0))) / (2 * h)
+    numeric = (kernel.profile(sq.detach() + h) - kernel.profile((sq.detach() - h).clamp(min=0))) / (
+        2 * h
+    )
     torch.testing.assert_close(sq.grad[1:], numeric[1:], rtol=1e-4, atol=1e-6)
     assert sq.grad[0] == 0
 
@@ -168,7 +204,9 @@ def test_tuning_finds_a_bandwidth_near_the_best(ratio):
     Y = torch.sin(2 * A[:, :1]) + 0.05 * torch.randn(2000, 1, dtype=torch.float64, generator=g)
     sample = Sample(A[:1200], Y[:1200], torch.ones(1200, dtype=torch.float64), ratio)
     choice = search.tune(kernels.Gaussian("auto"), None, sample)
-    fixed = [search.tune(kernels.Gaussian(b), None, sample).error for b in (0.03, 0.3, 1.0, 3.0, 30.0)]
+    fixed = [
+        search.tune(kernels.Gaussian(b), None, sample).error for b in (0.03, 0.3, 1.0, 3.0, 30.0)
+    ]
     assert choice.error < 1.05 * min(fixed) and choice.error < max(fixed) / 10
     assert choice.error < 0.01
 
@@ -183,7 +221,12 @@ def test_a_set_bandwidth_and_ridge_are_kept():
 
 
 def test_a_model_is_a_torch_module():
-    model = KernelModel(kernels.Laplacian(2.0), X[:50], torch.randn(50, 2, dtype=torch.float64), torch.tensor([1.0, -1.0]).double())
+    model = KernelModel(
+        kernels.Laplacian(2.0),
+        X[:50],
+        torch.randn(50, 2, dtype=torch.float64),
+        torch.tensor([1.0, -1.0]).double(),
+    )
     expected = kernels.Laplacian(2.0)(X, X[:50]) @ model.alpha + model.intercept
     torch.testing.assert_close(model(X), expected)
     assert set(model.state_dict()) == {"Z", "alpha", "intercept"}

@@ -1,4 +1,6 @@
-"""Runs that lose nothing: killed, terminated, interrupted or short of disk, a run goes on to the same bits."""
+"""Runs that lose nothing: killed, terminated, interrupted or short of disk, a run goes on to the
+same bits.
+"""
 
 import errno
 import io
@@ -18,18 +20,36 @@ import torch
 
 from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels
 from kernelmill.distributed.threads import run_threads
-from kernelmill.solvers import NYTRO, ASkotch, EigenPro1, EigenPro2, EigenPro3, EigenPro4, Falkon, Pegasos, shards
+from kernelmill.solvers import (
+    NYTRO,
+    ASkotch,
+    EigenPro1,
+    EigenPro2,
+    EigenPro3,
+    EigenPro4,
+    Falkon,
+    Pegasos,
+    shards,
+)
 from kernelmill.storage import run_folder
 from kernelmill.storage.run_folder import Run, seconds_of
 
 g = np.random.default_rng(0)
 X = g.normal(size=(12_000, 4)).astype(np.float32)
 y = (np.sin(2 * X[:, 0]) + 0.1 * g.normal(size=12_000)).astype(np.float32)
-SETTINGS = dict(kernel=kernels.Laplacian(3.0), n_centers=300, solver=EigenPro4(s=200, q=40, m=200, T=4), epochs=3, random_state=0)
+SETTINGS = dict(
+    kernel=kernels.Laplacian(3.0),
+    n_centers=300,
+    solver=EigenPro4(s=200, q=40, m=200, T=4),
+    epochs=3,
+    random_state=0,
+)
 
 
 def model(folder=None, resume=True, **more):
-    checkpoint = {} if folder is None else {"checkpoint": folder, "checkpoint_every": 0, "resume": resume}
+    checkpoint = (
+        {} if folder is None else {"checkpoint": folder, "checkpoint_every": 0, "resume": resume}
+    )
     return KernelRegressor(**{**SETTINGS, **checkpoint, **more})
 
 
@@ -49,14 +69,23 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path, whole, count):
     assert first.n_iter_ < 3 or count > 20
     done = model(tmp_path).fit(X, y)
     assert torch.equal(done.model_.alpha, whole) and done.n_iter_ == 3
-    assert [row["rows"] for row in done.history_] == [row["rows"] for row in model().fit(X, y).history_]
+    assert [row["rows"] for row in done.history_] == [
+        row["rows"] for row in model().fit(X, y).history_
+    ]
     again = model(tmp_path).fit(X, y)  # finished: nothing is done twice
     assert torch.equal(again.model_.alpha, whole)
-    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["checkpoint", "checkpoint", "choices", "choices"]
+    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == [
+        "checkpoint",
+        "checkpoint",
+        "choices",
+        "choices",
+    ]
 
 
 @pytest.mark.parametrize("step", [3, 30, 77, 130])
-def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(tmp_path, whole, monkeypatch, step):
+def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(
+    tmp_path, whole, monkeypatch, step
+):
     calls, plain = [], shards.by_tiles
 
     def interrupted(*args):
@@ -77,7 +106,11 @@ def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
     written = {path: run_folder.read(path) for path in tmp_path.iterdir()}
     monkeypatch.setattr(run_folder, "VERSION", 1)
     for path, found in written.items():  # as they were written before anything was dealt out
-        content = {name: value for name, value in found.items() if name not in ("format", "version", "dealt")}
+        content = {
+            name: value
+            for name, value in found.items()
+            if name not in ("format", "version", "dealt")
+        }
         rows = found["dealt"]
         if "state" in content:
             content["watch"]["best"] = rows.pop("best")
@@ -89,19 +122,28 @@ def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
     monkeypatch.undo()
     newest = max(tmp_path.glob("checkpoint-*"))
     parts = run_threads(2, lambda comm: run_folder.read(newest, comm)["dealt"]["alpha"])
-    assert [len(part) for part in parts] == [150, 150] and torch.equal(parts[1], run_folder.read(newest)["dealt"]["alpha"][1::2])
+    assert [len(part) for part in parts] == [150, 150] and torch.equal(
+        parts[1], run_folder.read(newest)["dealt"]["alpha"][1::2]
+    )
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 
 SOLVERS = [
-    Falkon(tolerance=0, iterations=6), NYTRO(iterations=5), EigenPro3(s=100, q=20, m=300),
-    EigenPro2(s=100, q=20), EigenPro1(q=20), ASkotch(m=100, rank=20), "direct",
-]  # fmt: skip
+    Falkon(tolerance=0, iterations=6),
+    NYTRO(iterations=5),
+    EigenPro3(s=100, q=20, m=300),
+    EigenPro2(s=100, q=20),
+    EigenPro1(q=20),
+    ASkotch(m=100, rank=20),
+    "direct",
+]
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_every_solver_goes_on(tmp_path, solver):
-    more = dict(solver=solver, ridge=0.1, epochs=None if isinstance(solver, (Falkon, NYTRO, str)) else 3)
+    more = dict(
+        solver=solver, ridge=0.1, epochs=None if isinstance(solver, (Falkon, NYTRO, str)) else 3
+    )
     if getattr(solver, "every_row", False):
         more["n_centers"] = None
     rows, target = X[:700], y[:700]
@@ -113,16 +155,30 @@ def test_every_solver_goes_on(tmp_path, solver):
 @pytest.mark.slow
 def test_classes_go_on_with_tuning_and_early_stopping(tmp_path):
     label = (y[:4000] > 0).astype(int)
-    settings = dict(solver=EigenPro4(s=200, q=40, m=300), n_centers=300, epochs=6, random_state=3, early_stopping=True)
+    settings = dict(
+        solver=EigenPro4(s=200, q=40, m=300),
+        n_centers=300,
+        epochs=6,
+        random_state=3,
+        early_stopping=True,
+    )
     want = KernelClassifier(**settings).fit(X[:4000], label)
     run = dict(checkpoint=tmp_path, checkpoint_every=0)
     KernelClassifier(**settings, **run, callbacks=stopping_after(14)).fit(X[:4000], label)
     done = KernelClassifier(**settings, **run, resume=True).fit(X[:4000], label)
-    assert torch.equal(done.model_.alpha, want.model_.alpha) and done.temperature_ == want.temperature_
-    pegasos = dict(kernel=kernels.Laplacian(2.0), solver=Pegasos(m=50), ridge=1.0, epochs=3, random_state=0)
+    assert (
+        torch.equal(done.model_.alpha, want.model_.alpha) and done.temperature_ == want.temperature_
+    )
+    pegasos = dict(
+        kernel=kernels.Laplacian(2.0), solver=Pegasos(m=50), ridge=1.0, epochs=3, random_state=0
+    )
     want = KernelClassifier(**pegasos).fit(X[:400], label[:400])
-    KernelClassifier(**pegasos, checkpoint=tmp_path / "p", checkpoint_every=0, callbacks=stopping_after(2)).fit(X[:400], label[:400])
-    done = KernelClassifier(**pegasos, checkpoint=tmp_path / "p", resume=True).fit(X[:400], label[:400])
+    KernelClassifier(
+        **pegasos, checkpoint=tmp_path / "p", checkpoint_every=0, callbacks=stopping_after(2)
+    ).fit(X[:400], label[:400])
+    done = KernelClassifier(**pegasos, checkpoint=tmp_path / "p", resume=True).fit(
+        X[:400], label[:400]
+    )
     assert torch.equal(done.model_.alpha, want.model_.alpha)
 
 
@@ -140,7 +196,9 @@ def test_streamed_rows_go_on_too(tmp_path):
         warnings.simplefilter("ignore")  # of so little memory
         want = model(**more).fit(tmp_path / "x.npy", y).model_.alpha
         model(tmp_path / "run", callbacks=stopping_after(7), **more).fit(tmp_path / "x.npy", y)
-        assert torch.equal(model(tmp_path / "run", **more).fit(tmp_path / "x.npy", y).model_.alpha, want)
+        assert torch.equal(
+            model(tmp_path / "run", **more).fit(tmp_path / "x.npy", y).model_.alpha, want
+        )
 
 
 # ---- killed
@@ -172,7 +230,9 @@ def killed_and_resumed(folder, moment, want):
     process.join(100)
     assert process.exitcode == 0
     assert torch.equal(torch.load(out), want)
-    assert not [path for path in run.iterdir() if not path.name.startswith(("checkpoint-", "choices-"))]
+    assert not [
+        path for path in run.iterdir() if not path.name.startswith(("checkpoint-", "choices-"))
+    ]
     assert len(list(run.glob("checkpoint-*"))) == 2
 
 
@@ -187,7 +247,9 @@ def uninterrupted(tmp_path_factory):
     return torch.load(folder / "out.pt"), time.monotonic() - begun
 
 
-@pytest.mark.parametrize("kill", [*range(3), *(pytest.param(i, marks=pytest.mark.slow) for i in range(3, 26))])
+@pytest.mark.parametrize(
+    "kill", [*range(3), *(pytest.param(i, marks=pytest.mark.slow) for i in range(3, 26))]
+)
 def test_killed_at_any_moment_it_goes_on_to_the_same_bits(tmp_path, uninterrupted, kill):
     want, seconds = uninterrupted
     killed_and_resumed(tmp_path, random.Random(kill).uniform(0.05, 1.0) * seconds, want)
@@ -203,7 +265,13 @@ def wait_for(path, kind):
 
 def test_terminated_it_writes_and_ends(tmp_path, uninterrupted):
     want, _ = uninterrupted
-    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", epochs=3, callbacks=Slow(tmp_path / "begun"))
+    process = started(
+        tmp_path / "run",
+        tmp_path / "out.pt",
+        checkpoint_every="1h",
+        epochs=3,
+        callbacks=Slow(tmp_path / "begun"),
+    )
     wait_for(tmp_path, "begun")  # before, there is nothing to write but the choices
     os.kill(process.pid, signal.SIGTERM)
     process.join(60)
@@ -228,7 +296,12 @@ class Slow:
 
 def test_asked_by_a_signal_it_writes_and_goes_on(tmp_path, uninterrupted):
     want, _ = uninterrupted
-    process = started(tmp_path / "run", tmp_path / "out.pt", checkpoint_every="1h", callbacks=Slow(tmp_path / "begun"))
+    process = started(
+        tmp_path / "run",
+        tmp_path / "out.pt",
+        checkpoint_every="1h",
+        callbacks=Slow(tmp_path / "begun"),
+    )
     wait_for(tmp_path, "begun")
     os.kill(process.pid, signal.SIGUSR1)
     wait_for(tmp_path / "run", "checkpoint-*")
@@ -263,7 +336,9 @@ def damage(path, how):
         path.write_bytes(data[: len(data) // 2])
     elif how == "edited":
         path.write_bytes(
-            data.replace(b"epoch", b"epoxh", 1) if path.suffix == ".json" else data[:-40] + bytes(255 - byte for byte in data[-40:])
+            data.replace(b"epoch", b"epoxh", 1)
+            if path.suffix == ".json"
+            else data[:-40] + bytes(255 - byte for byte in data[-40:])
         )
     elif how == "gone":
         path.unlink()
@@ -336,7 +411,8 @@ def test_a_folder_that_cannot_be_used_is_said_at_once(tmp_path, stopped):
         model(stopped).fit(X, y)
     run.close()
     shutil.rmtree(stopped)
-    assert model(stopped).fit(X, y).n_iter_ == 3  # resume=True where there is nothing yet: a run from the start
+    # Resume=True where there is nothing yet: a run from the start.
+    assert model(stopped).fit(X, y).n_iter_ == 3
 
 
 @pytest.mark.parametrize(
@@ -358,7 +434,9 @@ def test_other_settings_or_data_are_refused(stopped, change, said):
         model(stopped).fit(X[:11_000], y[:11_000])
 
 
-@pytest.mark.parametrize(("every", "seconds"), [("5m", 300), ("30s", 30), ("1.5h", 5400), (7, 7), ("12", 12)])
+@pytest.mark.parametrize(
+    ("every", "seconds"), [("5m", 300), ("30s", 30), ("1.5h", 5400), (7, 7), ("12", 12)]
+)
 def test_times_are_said_in_words(every, seconds):
     assert seconds_of(every) == seconds
 
@@ -384,7 +462,10 @@ def test_folders_of_others_are_left_alone(tmp_path, whole):
         (tmp_path / name).mkdir()
     model(tmp_path, callbacks=stopping_after(9)).fit(X, y)
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
-    assert all((tmp_path / name).exists() for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"))
+    assert all(
+        (tmp_path / name).exists()
+        for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best")
+    )
 
 
 def test_choices_that_found_no_room_are_written_later(tmp_path, whole):

@@ -1,4 +1,6 @@
-"""One table of (solver, problem, tolerance): every solver reaches its fixed point, is reproducible, resumes, and reports."""
+"""One table of (solver, problem, tolerance): every solver reaches its fixed point, is
+reproducible, resumes, and reports.
+"""
 
 import dataclasses
 import itertools
@@ -73,7 +75,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("solver", "sizes", "epochs", "ridge", "tolerance"), TABLE, ids=lambda v: repr(v)[:40])
+@pytest.mark.parametrize(
+    ("solver", "sizes", "epochs", "ridge", "tolerance"), TABLE, ids=lambda v: repr(v)[:40]
+)
 def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
     problem = make_problem(**sizes)
     done = problem.drive(solver, epochs=epochs, ridge=ridge, regression=True)
@@ -83,10 +87,20 @@ def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
 
 @pytest.mark.parametrize(
     "solver",
-    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried"), EigenPro3(s=50, q=15, m=30), EigenPro1(q=10),
-     EigenPro2(s=50, q=10), Falkon(), NYTRO(), ASkotch(m=40, rank=20), Pegasos(m=20), SGPR()],
+    [
+        EigenPro4(s=50, q=15),
+        EigenPro4(s=50, q=15, projection="carried"),
+        EigenPro3(s=50, q=15, m=30),
+        EigenPro1(q=10),
+        EigenPro2(s=50, q=10),
+        Falkon(),
+        NYTRO(),
+        ASkotch(m=40, rank=20),
+        Pegasos(m=20),
+        SGPR(),
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_equal_seed_and_plan_give_equal_weights(solver):
     problem = make_problem(**(EVERY_ROW if solver.every_row else SMALL))
     a, b = (problem.solve(solver, epochs=2, ridge=0.1, regression=True) for _ in range(2))
@@ -95,10 +109,20 @@ def test_equal_seed_and_plan_give_equal_weights(solver):
 
 @pytest.mark.parametrize(
     "solver",
-    [EigenPro4(s=50, q=15), EigenPro4(s=50, q=15, projection="carried", T=2), EigenPro3(s=50, q=15, m=30), EigenPro2(s=50, q=15),
-     EigenPro1(q=15), Falkon(tolerance=0), Falkon("logistic", tolerance=0), NYTRO(), ASkotch(m=40, rank=20), Pegasos(m=20)],
+    [
+        EigenPro4(s=50, q=15),
+        EigenPro4(s=50, q=15, projection="carried", T=2),
+        EigenPro3(s=50, q=15, m=30),
+        EigenPro2(s=50, q=15),
+        EigenPro1(q=15),
+        Falkon(tolerance=0),
+        Falkon("logistic", tolerance=0),
+        NYTRO(),
+        ASkotch(m=40, rank=20),
+        Pegasos(m=20),
+    ],
     ids=repr,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("stop_at", ["projection", "epoch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_resumes_from_its_state_to_the_same_bits(solver, stop_at, dtype):
@@ -109,7 +133,13 @@ def test_resumes_from_its_state_to_the_same_bits(solver, stop_at, dtype):
     if solver.for_classes:
         problem.Y = torch.nn.functional.one_hot(problem.Y.argmax(1), 3).double()
     whole = problem.solve(solver, epochs=4, ridge=0.2, dtype=dtype)
-    stopped = problem.drive(solver, epochs=4, ridge=0.2, dtype=dtype, on_event=lambda e: e.kind == stop_at and e.epoch >= 1)
+    stopped = problem.drive(
+        solver,
+        epochs=4,
+        ridge=0.2,
+        dtype=dtype,
+        on_event=lambda e: e.kind == stop_at and e.epoch >= 1,
+    )
     half = stopped.state
     assert stopped.ended is Ended.STOPPED and 1 <= half.epoch < 4
     done = problem.solve(solver, state=half)
@@ -118,7 +148,9 @@ def test_resumes_from_its_state_to_the_same_bits(solver, stop_at, dtype):
 
 def test_events_tell_the_run():
     problem, events = make_problem(**SMALL), []
-    problem.solve(EigenPro4(s=50, q=15), epochs=2, on_event=lambda event: bool(events.append(event)))
+    problem.solve(
+        EigenPro4(s=50, q=15), epochs=2, on_event=lambda event: bool(events.append(event))
+    )
     assert events[0].kind == "start" and events[-1].kind == "end"
     assert all(a.seconds <= b.seconds and a.rows <= b.rows for a, b in itertools.pairwise(events))
     assert events[-1].rows == events[-1].rows_total == 800
@@ -139,7 +171,11 @@ def test_hopeless_runs_return_the_last_good_weights():
     problem = make_problem(**SMALL)
     problem.Y[:] = torch.nan
     done = problem.drive(EigenPro4(s=50, q=15), epochs=1)
-    assert done.ended is Ended.DIVERGED and "grew at every step size" in done.why and torch.isfinite(done.state.alpha).all()
+    assert (
+        done.ended is Ended.DIVERGED
+        and "grew at every step size" in done.why
+        and torch.isfinite(done.state.alpha).all()
+    )
 
 
 def test_solvers_of_one_process_say_so():
@@ -147,12 +183,17 @@ def test_solvers_of_one_process_say_so():
     for solver in (Direct(), EigenPro4Exact(), Falkon(), NYTRO(), SGPR()):
         with pytest.raises(InputError, match="runs on one rank, 2 were given"):
             run_threads(
-                2, lambda comm, solver=solver: problem.solve(solver, comm=comm, ridge=0.1 * (solver.name == "sgpr"), regression=True)
+                2,
+                lambda comm, solver=solver: problem.solve(
+                    solver, comm=comm, ridge=0.1 * (solver.name == "sgpr"), regression=True
+                ),
             )
 
 
 def test_least_squares_falls_back_to_qr_where_normal_equations_fail():
-    """Gaussian kernel, condition far above 1e10, no ridge: still the least-squares fit, as good as an SVD's."""
+    """Gaussian kernel, condition far above 1e10, no ridge: still the least-squares fit, as good as
+    an SVD's.
+    """
     problem = make_problem(n=400, p=100, kernel=kernels.Gaussian(6.0), noise=0.05)
     K = problem.kernel(problem.X, problem.Z)
     assert torch.linalg.cond(K) > 1e9
@@ -170,14 +211,17 @@ def test_eigensystem_and_F():
     assert values.shape == (11,) and E.shape == (60, 10) and (values[:-1] >= values[1:]).all()
     torch.testing.assert_close(K @ E, E * values[:10], rtol=1e-9, atol=1e-9)
     pre = precondition(K, values, E, values[-1].item(), torch.float64)
-    P = torch.eye(60, dtype=torch.float64) - pre.F @ pre.F.T @ K  # on K's own range: top eigenvalues come down to λ_{q+1}
+    # On K's own range: top eigenvalues come down to λ_{q+1}.
+    P = torch.eye(60, dtype=torch.float64) - pre.F @ pre.F.T @ K
     top = torch.linalg.eigvals(K @ P).real.max().item()
     assert top == pytest.approx(values[10].item(), rel=1e-6)
     torch.testing.assert_close(pre.KF, K @ pre.F, rtol=1e-9, atol=1e-9)
 
 
 def test_few_eigenvectors_of_a_large_subsample_are_as_good_as_all():
-    """Subspace iteration: the leading pairs are exact, and what it leaves of K is positive and no larger than the full system leaves."""
+    """Subspace iteration: the leading pairs are exact, and what it leaves of K is positive and no
+    larger than the full system leaves.
+    """
     problem = make_problem(n=800, p=800, bandwidth=3.0)
     K, q = problem.kernel(problem.X), 60
     values, E = subspace_iteration(K, q)
@@ -201,7 +245,9 @@ def test_q_is_cut_at_the_numerical_rank():
 
 def test_lambda_top_and_k_are_the_dense_ones():
     problem = make_problem(n=500, p=120)
-    setup = EigenPro4(s=60, q=10).prepare(problem.shared(), problem.plan(EigenPro4(s=60, q=10)), None)[0]
+    setup = EigenPro4(s=60, q=10).prepare(
+        problem.shared(), problem.plan(EigenPro4(s=60, q=10)), None
+    )[0]
     X = setup.K.points(problem.X)
     w = torch.rand(500, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.5
     spectrum = fresh_spectrum(setup.K, setup.F, setup.X_s, X, w, torch.Generator().manual_seed(0))
@@ -210,7 +256,9 @@ def test_lambda_top_and_k_are_the_dense_ones():
     assert spectrum.lambda_top == pytest.approx(torch.linalg.eigvalsh(G)[-1].item() / 500, rel=0.03)
     torch.testing.assert_close(spectrum.k, G.diagonal(), rtol=1e-9, atol=1e-9)
     step = measured_step(spectrum, 2.0, 10**6)
-    assert max(spectrum.k.mean().item(), 1.0) == step.B and step.m == int(step.B / spectrum.lambda_top)
+    assert max(spectrum.k.mean().item(), 1.0) == step.B and step.m == int(
+        step.B / spectrum.lambda_top
+    )
     assert step.eta == pytest.approx(1.5 / step.B)
     assert measured_step(spectrum, 2.0, 10**6, m=10 * step.m).eta < step.eta / 9
 
@@ -222,9 +270,13 @@ def test_printed_step_is_the_papers():
 
 
 def test_the_recipe_of_the_paper_trusts_its_subsample_too_much():
-    """Why the step is measured: on fresh rows the preconditioned top eigenvalue is well above the subsample's tail."""
+    """Why the step is measured: on fresh rows the preconditioned top eigenvalue is well above the
+    subsample's tail.
+    """
     problem = make_problem(n=3000, d=8, p=1000, bandwidth=3.0)
-    setup = EigenPro4(s=300, q=60).prepare(problem.shared(), problem.plan(EigenPro4(s=300, q=60)), None)[0]
+    setup = EigenPro4(s=300, q=60).prepare(
+        problem.shared(), problem.plan(EigenPro4(s=300, q=60)), None
+    )[0]
     assert setup.plan.lambda_top > 1.5 * setup.pre.eigenvalues[-1].item() / 300
 
 
@@ -233,7 +285,9 @@ def test_cholesky_jitter_is_stated_and_small():
     K = kernels.Laplacian(2.0)(torch.cat([X, X]))  # every center twice: singular
     F = factor(K.clone())
     assert F.jitter in [pytest.approx(j * 60**0.5 * 2.22e-16, rel=1e-2) for j in JITTERS]
-    assert factor(K.clone(), torch.float32).jitter == pytest.approx(10 * 60**0.5 * 1.19e-7, rel=1e-2)
+    assert factor(K.clone(), torch.float32).jitter == pytest.approx(
+        10 * 60**0.5 * 1.19e-7, rel=1e-2
+    )
     b = K @ torch.randn(60, 2, dtype=torch.float64)
     torch.testing.assert_close(K @ F.solve(b), b, rtol=1e-6, atol=1e-6)
     with pytest.raises(NotPositiveDefinite, match="fewer or more distinct centers"):
@@ -247,7 +301,10 @@ def test_centers_that_cannot_be_factored_fall_back_to_the_carried_residual(monke
     monkeypatch.setattr("kernelmill.solvers.eigenpro_setup.cholesky", refuse)
     problem = make_problem(**SMALL)
     state = problem.solve(EigenPro4(s=50, q=15, projection="cholesky"), epochs=30, ridge=0.5)
-    assert state.plan.projection == "carried" and problem.distance(state.alpha, problem.direct(0.5)) < 0.05
+    assert (
+        state.plan.projection == "carried"
+        and problem.distance(state.alpha, problem.direct(0.5)) < 0.05
+    )
 
 
 @pytest.mark.parametrize("projection", ["cholesky", "carried"])
@@ -270,7 +327,12 @@ def test_duplicate_centers_are_no_problem(projection):
 def test_no_setting_diverges(kernel, bandwidth, sizes, dtype):
     problem = make_problem(n=400, p=80, kernel=kernel(bandwidth))
     events = []
-    done = problem.drive(EigenPro4(s=sizes[0], q=sizes[1]), epochs=2, dtype=dtype, on_event=lambda e: bool(events.append(e)))
+    done = problem.drive(
+        EigenPro4(s=sizes[0], q=sizes[1]),
+        epochs=2,
+        dtype=dtype,
+        on_event=lambda e: bool(events.append(e)),
+    )
     state = done.state
     assert done.ended is Ended.DONE and torch.isfinite(state.alpha).all()
     f = problem.kernel(problem.X, problem.Z) @ state.alpha.double()
@@ -279,7 +341,9 @@ def test_no_setting_diverges(kernel, bandwidth, sizes, dtype):
 
 
 def test_out_of_memory_in_a_cycle_goes_on_from_the_last_projection(problem, monkeypatch):
-    """Whatever runs out of memory in a cycle, the cycle is done again with less, and the weights are those of an undisturbed run."""
+    """Whatever runs out of memory in a cycle, the cycle is done again with less, and the weights
+    are those of an undisturbed run.
+    """
     solver = EigenPro4(s=60, q=10, m=100, T=3, projection="carried")
     expected, failures, events = problem.solve(solver), [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], []
     steps = ep4.steps
@@ -293,7 +357,11 @@ def test_out_of_memory_in_a_cycle_goes_on_from_the_last_projection(problem, monk
 
     monkeypatch.setattr(ep4, "steps", scarce)
     got = problem.solve(solver, on_event=lambda event: bool(events.append(event.kind)))
-    assert events.count("less_memory") == 3 and not got.plan.keep_block and got.plan.tile_bytes < expected.plan.tile_bytes
+    assert (
+        events.count("less_memory") == 3
+        and not got.plan.keep_block
+        and got.plan.tile_bytes < expected.plan.tile_bytes
+    )
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
 
 
@@ -317,6 +385,8 @@ def test_out_of_memory_in_an_epoch_of_eigenpro2_goes_on_with_nothing_kept(monkey
         return call(self, r)
 
     monkeypatch.setattr(Pass, "__call__", scarce)
-    got = problem.solve(EigenPro2(s=50, q=15), epochs=3, on_event=lambda event: bool(events.append(event.kind)))
+    got = problem.solve(
+        EigenPro2(s=50, q=15), epochs=3, on_event=lambda event: bool(events.append(event.kind))
+    )
     assert events.count("less_memory") == 1
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)

@@ -10,14 +10,23 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:
     from . import callbacks, kernels, losses, solvers
     from .data import Columns
-    from .errors import CheckpointError, DataFileError, InputError, InputTypeError, KernelmillError, ModelFileError, RankError
+    from .errors import (
+        CheckpointError,
+        DataFileError,
+        InputError,
+        InputTypeError,
+        KernelmillError,
+        ModelFileError,
+        RankError,
+    )
     from .estimators import KernelClassifier, KernelRegressor, load
     from .model import KernelModel
     from .planning.plan import Plan
     from .solvers import Event, plan
 
 
-# Where each public name lives. They are imported when they are first used: torch takes seconds, and `kernelmill --help` needs none of it.
+# Where each public name lives. They are imported when they are first used: torch takes seconds,
+# and `kernelmill --help` needs none of it.
 _HOMES = {
     "CheckpointError": "errors",
     "Columns": "data",

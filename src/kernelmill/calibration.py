@@ -10,12 +10,8 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from torch import Tensor
 
-FLOORS = (
-    0.0,
-    1e-3,
-    1e-2,
-    0.05,
-)  # of values whose logarithms are calibrated; 0: the values themselves
+# Of values whose logarithms are calibrated; 0: the values themselves.
+FLOORS = (0.0, 1e-3, 1e-2, 0.05)
 
 
 class Calibration(NamedTuple):

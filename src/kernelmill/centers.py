@@ -114,9 +114,8 @@ def _rp_cholesky(K: KernelProduct, points, p: int, generator: torch.Generator) -
     """
     residual = K.diagonal(points).double().clone()
     picks = torch.empty(0, dtype=torch.long)
-    G = torch.empty(
-        len(points), p, dtype=torch.float64, device=residual.device
-    )  # the partial Cholesky factor
+    # The partial Cholesky factor.
+    G = torch.empty(len(points), p, dtype=torch.float64, device=residual.device)
     while len(picks) < p:
         size, done = min(p - len(picks), max(1, p // 20)), len(picks)
         new = _draw(residual, picks, size, generator)

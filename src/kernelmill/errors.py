@@ -42,9 +42,8 @@ class OutputError(KernelmillError, OSError):
     """A file or folder cannot be written: no space, no permission, a name that is too long."""
 
     def __str__(self) -> str:
-        return (
-            self.strerror or super().__str__()
-        )  # the sentence alone, without the number of the error
+        # The sentence alone, without the number of the error.
+        return self.strerror or super().__str__()
 
 
 class NoFolderError(OutputError, FileNotFoundError):
@@ -108,7 +107,7 @@ def writing(path: object) -> Iterator[None]:
         raise unwritable(error, path) from None
 
 
-def needed(package: str, extra: str) -> Any:
+def require_package(package: str, extra: str) -> Any:
     """An optional package, or the error that says how to install it."""
     try:
         return import_module(package)

@@ -21,7 +21,7 @@ import torch
 
 from .calibration import Calibration
 from .data import Encoder, dates
-from .errors import InputError, needed, writing
+from .errors import InputError, require_package, writing
 from .model import KernelModel
 from .storage.atomic import aside, keep_mode
 
@@ -30,11 +30,8 @@ OUTPUTS = ("prediction", "label", "probabilities")
 LARGEST = (
     1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
 )
-NUMBERS = {
-    np.dtype("float32"): 1,
-    np.dtype("float64"): 11,
-    np.dtype("int64"): 7,
-}  # ONNX's own codes
+# ONNX's own codes.
+NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}
 
 
 def write_onnx(
@@ -48,8 +45,8 @@ def write_onnx(
     """classes: labels of a classifier, None of a regression; flat: one number per row instead of a
     matrix of one column.
     """
-    onnx = needed("onnx", "onnx")
-    needed("onnxscript", "onnx")
+    onnx = require_package("onnx", "onnx")
+    require_package("onnxscript", "onnx")
     core = _core(model)
     _renamed(core.graph)
     graph = _Around(onnx, model)
@@ -121,9 +118,8 @@ def _core(model: KernelModel) -> Any:
                 output_names=["values"],
                 verbose=False,
             )
-        except (
-            Exception
-        ) as error:  # of many kinds; a kernel function of the user's own may do anything
+        except Exception as error:
+            # Of many kinds; a kernel function of the user's own may do anything.
             reason = str(error).strip().split("\n")[0]
             raise InputError(
                 f"the {model.kernel.name} kernel cannot be written as ONNX ({type(error).__name__}:"

@@ -29,9 +29,8 @@ def _facts(X: Tensor) -> dict[str, str]:
 
 
 class KernelModel(nn.Module):
-    """A trained kernel model as a torch module:
-
-    `forward` takes raw rows and returns (r, c) values on the model's device.
+    """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values
+    on the model's device.
 
     Z are rows of the training data as they were given; alpha (p, c) is in the precision of the
     sums, intercept (c,) in that of the values: float64 for numbers, which may be far from zero.
@@ -49,7 +48,7 @@ class KernelModel(nn.Module):
     signal: Tensor
     noise: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         kernel: Kernel,
         Z: Tensor,
@@ -67,9 +66,8 @@ class KernelModel(nn.Module):
         self.kernel, self.tile_bytes, self.constants = kernel, tile_bytes, constants or {}
         self.precision = precision or ("float64" if alpha.dtype == torch.float64 else "float32")
         self.register_buffer("Z", Z)
-        self.register_buffer(
-            "alpha", alpha.contiguous()
-        )  # as a file has it: the order of a sum follows it
+        # As a file has it: the order of a sum follows it.
+        self.register_buffer("alpha", alpha.contiguous())
         self.register_buffer("intercept", intercept)
         self.ridge = None if uncertainty is None else uncertainty.ridge
         for name in UNCERTAINTY if uncertainty is not None else ():
@@ -112,18 +110,15 @@ class KernelModel(nn.Module):
 
     def _values(self, X: Tensor) -> Tensor:
         K, Z = self.prepared()
-        agree(
-            self.comm, lambda: _facts(X)
-        )  # rows that differ would add up to numbers that look right
-        X = (
-            X.detach()
-        )  # tiles are computed in place, without gradients; the exported program has them
+        # Rows that differ would add up to numbers that look right.
+        agree(self.comm, lambda: _facts(X))
+        # Tiles are computed in place, without gradients; the exported program has them.
+        X = X.detach()
         dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
         out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
-        for i in range(
-            0, len(X), ROWS
-        ):  # rows stream through: neither X nor K is ever whole on the device
+        # Rows stream through: neither X nor K is ever whole on the device.
+        for i in range(0, len(X), ROWS):
             points = K.points(self._as_learned(X[i : i + ROWS]))
             waiting.append((i, self.comm.start_sum(K.matmul(points, Z, self.alpha))))
             if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed

@@ -86,14 +86,10 @@ def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, T
     return values.flip(0)[: q + 1].clamp(min=0), V @ turn.flip(1)[:, :q]
 
 
-RANK_FLOOR = {
-    torch.float32: 1e-6,
-    torch.float64: 1e-12,
-}  # eigenvalues below this share of the first are rounding
-TAU_FLOOR = {
-    torch.float32: 1e-5,
-    torch.float64: 1e-8,
-}  # how far the top is brought down at most, as a share of the first
+# Eigenvalues below this share of the first are rounding.
+RANK_FLOOR = {torch.float32: 1e-6, torch.float64: 1e-12}
+# How far the top is brought down at most, as a share of the first.
+TAU_FLOOR = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
 def numerical_rank(values: Tensor, dtype: torch.dtype) -> int:

@@ -1,8 +1,9 @@
 """K(Z,Z) θ = r: three ways to bring a function back into the span of the centers.
 
-A projection takes the residual r on Z and returns (θ, what is left of r). "cholesky" is exact and takes p² memory; "carried" is one
-pass over the centers that evaluates half a triangle and keeps what it could not project for the next time; "one_pass" forgets it:
-the paper's way, with the paper's EigenPro 2 step. That step also makes the pass an epoch of the EigenPro 2 solver.
+A projection takes the residual r on Z and returns (θ, what is left of r). "cholesky" is exact
+and takes p² memory; "carried" is one pass over the centers that evaluates half a triangle and
+keeps what it could not project for the next time; "one_pass" forgets it: the paper's way, with
+the paper's EigenPro 2 step. That step also makes the pass an epoch of the EigenPro 2 solver.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ log = logging.getLogger("kernelmill")
 
 Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-JITTERS = (1e1, 1e3, 1e5, 1e7)  # times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is used
+JITTERS = (
+    1e1,
+    1e3,
+    1e5,
+    1e7,
+    # Times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is
+    # used.
+)
 
 
 BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
@@ -35,7 +43,9 @@ class NotPositiveDefinite(KernelmillError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Factor:
-    """Cholesky factor of K + jitter·I in float64, held by columns: LAPACK would otherwise copy p² numbers at every solve."""
+    """Cholesky factor of K + jitter·I in float64, held by columns: LAPACK would otherwise copy p²
+    numbers at every solve.
+    """
 
     L: Tensor
     jitter: float
@@ -45,7 +55,8 @@ class Factor:
         if self.diagonal is None:
             half = torch.linalg.solve_triangular(self.L, b.double(), upper=False)
             return torch.linalg.solve_triangular(self.L.T, half, upper=True)
-        # A triangular solve with few columns is a chain of tiny launches on a GPU; by blocks it is products that read L once.
+        # A triangular solve with few columns is a chain of tiny launches on a GPU; by blocks it
+        # is products that read L once.
         x = b.double().clone()
         for i, inverse in enumerate(self.diagonal):
             rows = slice(i * BLOCK, i * BLOCK + len(inverse))
@@ -58,15 +69,23 @@ class Factor:
     def in_blocks(self) -> Factor:
         """The same factor with its diagonal blocks inverted: p·BLOCK numbers more."""
         starts = range(0, len(self.L), BLOCK)
-        return replace(self, diagonal=[_inverted(self.L[i : i + BLOCK, i : i + BLOCK].contiguous()) for i in starts])
+        return replace(
+            self,
+            diagonal=[_inverted(self.L[i : i + BLOCK, i : i + BLOCK].contiguous()) for i in starts],
+        )
 
 
 def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
     """Factor a float64 kernel matrix with the smallest jitter that works. K_ZZ is overwritten.
 
-    `dtype` is the precision of the kernel values that will be projected: directions below their rounding must not be inverted.
+    `dtype` is the precision of the kernel values that will be projected: directions below their
+    rounding must not be inverted.
     """
-    unit = len(K_ZZ) ** 0.5 * torch.finfo(dtype).eps * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
+    unit = (
+        len(K_ZZ) ** 0.5
+        * torch.finfo(dtype).eps
+        * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
+    )
     added = 0.0
     for jitter in JITTERS:
         if jitter * unit > 1e-2 * unit / torch.finfo(dtype).eps:
@@ -78,14 +97,17 @@ def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
             found = Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
             return found.in_blocks() if L.is_cuda and len(L) > 2 * BLOCK else found
     raise NotPositiveDefinite(
-        f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to its diagonal; "
-        "use fewer or more distinct centers, a smaller bandwidth, or solver='eigenpro4' with projection='carried'."
+        f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to"
+        " its diagonal; use fewer or more distinct centers, a smaller bandwidth, or"
+        " solver='eigenpro4' with projection='carried'."
     )
 
 
 @dataclass(frozen=True)
 class InverseFactor:
-    """L⁻¹ of K + jitter·I: a solve is two matrix products, which on a GPU take a thirtieth of the time of two triangular solves."""
+    """L⁻¹ of K + jitter·I: a solve is two matrix products, which on a GPU take a thirtieth of
+    the time of two triangular solves.
+    """
 
     L_inverse: Tensor
     jitter: Tensor
@@ -95,35 +117,56 @@ class InverseFactor:
 
 
 def inverse_factors(K: Tensor, dtype: torch.dtype) -> list[Factor | InverseFactor]:
-    """`factor` for a stack (b, m, m) of float64 kernel matrices, each with the smallest jitter that works. K is overwritten."""
+    """`factor` for a stack (b, m, m) of float64 kernel matrices, each with the smallest jitter
+    that works. K is overwritten.
+    """
     info = torch.finfo(dtype)
     diagonals = K.diagonal(dim1=1, dim2=2)
-    unit = K.shape[1] ** 0.5 * info.eps * diagonals.amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    unit = (
+        K.shape[1] ** 0.5 * info.eps * diagonals.amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    )
     diagonals += JITTERS[0] * unit[:, None]
     L, failed = torch.linalg.cholesky_ex(K)
     good = (failed == 0) & torch.isfinite(L.diagonal(dim1=1, dim2=2)).all(1)
-    if not good.all():  # rare: centers that coincide. Those matrices get their larger jitter one by one.
+    # Rare: centers that coincide. Those matrices get their larger jitter one by one.
+    if not good.all():
         diagonals -= JITTERS[0] * unit[:, None]
-        return [InverseFactor(_inverted(L[j]), JITTERS[0] * unit[j]) if good[j] else factor(K[j].clone(), dtype) for j in range(len(K))]
+        return [
+            (
+                InverseFactor(_inverted(L[j]), JITTERS[0] * unit[j])
+                if good[j]
+                else factor(K[j].clone(), dtype)
+            )
+            for j in range(len(K))
+        ]
     inverse = _inverted(L)
     return [InverseFactor(inverse[j], JITTERS[0] * unit[j]) for j in range(len(K))]
 
 
 def _inverted(L: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L), upper=False)
+    return torch.linalg.solve_triangular(
+        L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L), upper=False
+    )
 
 
 def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:
-    """Exact projection. The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as left over."""
+    """Exact projection.
+
+    The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as
+    left over.
+    """
     whole = Points(gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p))
     F, failed = None, None
     try:
         F = factor(K.dense64(whole, whole), K.dtype)
     except NotPositiveDefinite as error:
         failed = error
-    jitter = largest(comm, F.jitter if F else float("inf"))  # rounding may let one rank pass with less than another
+    # Rounding may let one rank pass with less than another.
+    jitter = largest(comm, F.jitter if F else float("inf"))
     if F is None or jitter == float("inf"):
-        raise failed or NotPositiveDefinite(f"K(Z,Z) of {p} centers is not positive definite on another rank.")
+        raise failed or NotPositiveDefinite(
+            f"K(Z,Z) of {p} centers is not positive definite on another rank."
+        )
     if F.jitter < jitter:
         K_ZZ = K.dense64(whole, whole)
         K_ZZ.diagonal().add_(jitter)
@@ -138,12 +181,15 @@ def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Project
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over the centers in batches of m, with the preconditioner's subsample as a coarse grid.
+    """One pass over the centers in batches of m, with the preconditioner's subsample as a
+    coarse grid.
 
-    With `steps` it is EigenPro 2: δ_j = η r_j, less the preconditioner's part of it. Without, every part of the pass is an exact
-    minimisation of ‖f − f*‖ in the RKHS, first over the top q directions of the subsample, then over the rows of a batch, and over
-    the top directions again after each batch (a two-level Schwarz method). It needs no step, cannot diverge, and reaches with the
-    same p²/2 kernel values what hundreds of EigenPro 2 passes do not (docs/algorithm.md).
+    With `steps` it is EigenPro 2: δ_j = η r_j, less the preconditioner's part of it. Without,
+    every part of the pass is an exact minimisation of ‖f − f*‖ in the RKHS, first over the top
+    q directions of the subsample, then over the rows of a batch, and over the top directions
+    again after each batch (a two-level Schwarz method). It needs no step, cannot diverge, and
+    reaches with the same p²/2 kernel values what hundreds of EigenPro 2 passes do not
+    (docs/algorithm.md).
     """
 
     K: KernelProduct
@@ -156,46 +202,68 @@ class Pass:
     keep: bool  # hold each row block K(Z_j, Z) between its two uses
     comm: Communicator
     steps: Tensor | None = None  # (p,) EigenPro 2's step of every center, on every rank
-    factors: dict[int, Factor | InverseFactor] | None = None  # of each batch's K_jj, where p·m numbers could be kept: this rank's share
-    shift: Tensor | None = None  # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X
+    factors: dict[int, Factor | InverseFactor] | None = (
+        None  # of each batch's K_jj, where p·m numbers could be kept: this rank's share
+    )
+    shift: Tensor | None = (
+        None  # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X
+    )
 
     def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift. Batch j meets only centers that have weight already: p²/2 kernel values in all."""
+        """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift.
+
+        Batch j meets only centers that have weight already: p²/2 kernel values in all.
+        """
         K, Z, M, F, comm = self.K, self.Z, self.M, self.F, self.comm
-        MF = M  # (K(Z,Z) + shift) F: what the subsample's weights F V do to r. V is applied to δ at the end.
+        # (K(Z,Z) + shift) F: what the subsample's weights F V do to r. V is applied to δ at the
+        # end.
+        MF = M
         if self.shift is not None:
             MF = M.clone()
             MF[: len(F)] += self.shift[: len(F), None] * F
         delta, r = torch.zeros_like(r), r.clone()
         V = r.new_zeros(M.shape[1], r.shape[1])
         room = K.room(min(self.m, self.p), len(Z)) if self.keep else None
-        more = comm.start_sum(F.T @ r[: len(F)] if self.steps is None else torch.zeros_like(V))  # what V gains, on its way
+        # What V gains, on its way.
+        more = comm.start_sum(F.T @ r[: len(F)] if self.steps is None else torch.zeros_like(V))
         ahead = self.start(0)
         for start in range(0, self.p, self.m):
             stop = min(start + self.m, self.p)
             before, own = slice(0, count(comm, start)), slice(count(comm, start), count(comm, stop))
-            place = slice((comm.rank - start) % comm.size, None, comm.size)  # where own rows stand in the batch
+            # Where own rows stand in the batch.
+            place = slice((comm.rank - start) % comm.size, None, comm.size)
             Z_j, ahead = ahead(), self.start(stop)
             K_jZ = K.block(Z_j, Z[before], room)
-            # r of this batch as it is now: less what earlier batches changed, less the subsample's part.
+            # r of this batch as it is now: less what earlier batches changed, less the
+            # subsample's part.
             now = -(K_jZ @ delta[before])
             V = V + more()
             now[place] += r[own] - MF[own] @ V
             now = comm.all_sum(now)
-            step, left = self.solved(start // self.m, Z_j, now) if self.steps is None else self.stepped(start, stop, own, Z_j, now, V)
+            step, left = (
+                self.solved(start // self.m, Z_j, now)
+                if self.steps is None
+                else self.stepped(start, stop, own, Z_j, now, V)
+            )
             delta[own] = step[place]
             r[before] -= transposed_product(K_jZ, step)
             r[own] = left[place] + MF[own] @ V
             if self.steps is not None:
                 more = comm.start_sum(-(M[own].T @ step[place]))
             else:  # r is complete on the subsample once the batches have passed it
-                more = comm.start_sum(F.T @ (r[: len(F)] - MF[: len(F)] @ V) if stop >= self.s else torch.zeros_like(V))
+                more = comm.start_sum(
+                    F.T @ (r[: len(F)] - MF[: len(F)] @ V)
+                    if stop >= self.s
+                    else torch.zeros_like(V)
+                )
         V = V + more()
         delta[: len(F)] += F @ V
         return delta, r - MF @ V
 
     def start(self, start: int) -> Callable[[], Points]:
-        """The batch of centers from `start` on, on every rank: asked for now, waited for by a call."""
+        """The batch of centers from `start` on, on every rank: asked for now, waited for by a
+        call.
+        """
         stop = min(start + self.m, self.p)
         own = slice(count(self.comm, start), count(self.comm, stop))
         if start >= stop:
@@ -204,7 +272,10 @@ class Pass:
         return lambda: Points(*wait())
 
     def solved(self, j: int, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
-        """K_jj⁻¹ `now`, and what the jitter keeps back. A kept factor is on one rank, which solves for all."""
+        """K_jj⁻¹ `now`, and what the jitter keeps back.
+
+        A kept factor is on one rank, which solves for all.
+        """
         F_j = self.factor_of(Z_j) if self.factors is None else self.factors.get(j)
         if F_j is None:
             both = torch.zeros_like(torch.cat([now, now], 1))
@@ -219,7 +290,9 @@ class Pass:
         """What a step of EigenPro 2 on this batch goes along: what is left of the targets."""
         return now
 
-    def stepped(self, start: int, stop: int, own: slice, Z_j: Points, now: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    def stepped(
+        self, start: int, stop: int, own: slice, Z_j: Points, now: Tensor, V: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """A step of EigenPro 2 on this batch, and what it leaves."""
         assert self.steps is not None
         step = self.steps[start:stop, None] * self.downhill(start, stop, own, now, V)
@@ -229,12 +302,15 @@ class Pass:
         return step, left
 
     def factor_of(self, Z_j: Points) -> Factor:
-        """Waits for the device, to see whether the factor exists: where factors are kept, only once in a run."""
+        """Waits for the device, to see whether the factor exists: where factors are kept, only
+        once in a run.
+        """
         return factor(self.K.dense64(Z_j, Z_j), self.K.dtype)
 
     def with_factors(self, stack_bytes: int) -> Pass:
-        """The same pass with the factors of its batches made once, `stack_bytes` of them at a time: p·m numbers, for p·m²/3 operations
-        less at every pass."""
+        """The same pass with the factors of its batches made once, `stack_bytes` of them at a
+        time: p·m numbers, for p·m²/3 operations less at every pass.
+        """
         comm, whole = self.comm, self.p // self.m
         factors: dict[int, Factor | InverseFactor] = {}
         group: dict[int, Tensor] = {}
@@ -249,7 +325,11 @@ class Pass:
                 continue
             group[j] = self.K.dense64(Z_j, Z_j)
             if len(group) == together or j + comm.size >= whole:
-                factors |= zip(group, inverse_factors(torch.stack(list(group.values())), self.K.dtype), strict=True)
+                factors |= zip(
+                    group,
+                    inverse_factors(torch.stack(list(group.values())), self.K.dtype),
+                    strict=True,
+                )
                 group = {}
         return replace(self, factors=factors)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import needed
+from ..errors import require_package
 from ..solvers import Event
 
 
@@ -48,7 +48,7 @@ class TensorBoard(_Logger):
     def __init__(self, log_dir: str):
         self._log_dir = str(log_dir)
         self._writer: Any = None
-        needed("tensorboard", "tensorboard")
+        require_package("tensorboard", "tensorboard")
 
     def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -74,7 +74,7 @@ class MLflow(_Logger):
 
     def __init__(self, run_name: str | None = None, experiment: str | None = None):
         self._name, self._experiment, self._own = run_name, experiment, False
-        self._mlflow = needed("mlflow", "mlflow")
+        self._mlflow = require_package("mlflow", "mlflow")
 
     def _open(self) -> None:
         self._own = self._mlflow.active_run() is None
@@ -102,7 +102,7 @@ class WandB(_Logger):
 
     def __init__(self, project: str | None = None, **settings: Any):
         self._wandb, self._settings, self._own = (
-            needed("wandb", "wandb"),
+            require_package("wandb", "wandb"),
             {"project": project, **settings},
             False,
         )

@@ -31,8 +31,7 @@ def compare(
     target: Target = None,
     task: Task = None,
     rows: Annotated[
-        int,
-        typer.Option(min=20, help="At most so many rows, of which a fifth are for the score."),
+        int, typer.Option(min=20, help="At most so many rows, of which a fifth are for the score.")
     ] = 20_000,
     n_centers: Annotated[
         int, typer.Option(help="Centers of the solvers that have fewer than rows.")
@@ -104,7 +103,7 @@ def _try(
     """What came of one solver, and its kernel, which the next ones are given: solvers are compared,
     not the choice of a kernel."""
     from .. import KernelClassifier, KernelRegressor, solvers
-    from ..estimators.evaluation import evaluated
+    from ..estimators.evaluation import evaluate
 
     features = {name: values for name, values in test.items() if name != target}
     count: int | None = min(n_centers, len(train[target]))
@@ -116,7 +115,7 @@ def _try(
     try:
         model.fit(train, target)
         seconds = time.perf_counter() - start
-        metrics = evaluated(model, features, test[target]).metrics
+        metrics = evaluate(model, features, test[target]).metrics
     except (KernelmillError, MemoryError) as error:
         return {"solver": solver, "error": str(error)}, kernel
     facts = {"seconds": seconds, "centers": model.model_.n_centers, "chosen": model.plan_.solver}

@@ -47,13 +47,10 @@ def evaluate(
 
 
 def evaluate_file(
-    estimator: KernelClassifier | KernelRegressor,
-    data: Path,
-    target: str | None,
-    part: str | None,
+    estimator: KernelClassifier | KernelRegressor, data: Path, target: str | None, part: str | None
 ) -> tuple[Evaluation, str]:
     """How good a model is on the rows of a file, and the name of the file."""
-    from ..estimators.evaluation import evaluated
+    from ..estimators.evaluation import evaluate
     from ..estimators.inputs import given
 
     table = table_of(data, part or "test", kinds=estimator.kinds())
@@ -63,7 +60,7 @@ def evaluate_file(
             f"{table.where} has no column {known!r}, the target; say --target NAME for another one."
         )
     _, y, _ = given(table, known, None, 0)
-    return evaluated(estimator, table, y), table.where.replace("'", "")
+    return evaluate(estimator, table, y), table.where.replace("'", "")
 
 
 def _print(found: Evaluation, where: str) -> None:

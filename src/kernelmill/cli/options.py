@@ -24,8 +24,7 @@ Target = Annotated[
     ),
 ]
 Task = Annotated[
-    str | None,
-    typer.Option(help="classification or regression. (default: told from the target)"),
+    str | None, typer.Option(help="classification or regression. (default: told from the target)")
 ]
 Part = Annotated[
     str | None, typer.Option(help="Of an .npz file with X_train … y_test: train or test.")

@@ -87,8 +87,7 @@ def train(
         typer.Option(help="Folder of the run's checkpoints. (default: the model's name + .run)"),
     ] = None,
     checkpoint_every: Annotated[
-        str | None,
-        typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)"),
+        str | None, typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)")
     ] = None,
     resume: Annotated[
         bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")
@@ -121,9 +120,9 @@ def train(
     folder, run = _places(settings, data)
     say.print(f"The model goes to [bold]{escape(str(folder))}[/]. {_outlook(settings)}")
 
-    from ..distributed.environment import restarted
+    from ..distributed.environment import is_restarted
 
-    if restarted():
+    if is_restarted():
         settings["resume"] = True
     if rank() == 0:
         check_places(folder, run, settings.get("resume", False))
@@ -184,12 +183,7 @@ def _outlook(settings: TrainSettings) -> str:
 
 
 def _fit(
-    settings: TrainSettings,
-    table: Table,
-    target: str,
-    kind: str,
-    run: Path | None,
-    quiet: bool,
+    settings: TrainSettings, table: Table, target: str, kind: str, run: Path | None, quiet: bool
 ) -> Estimator:
     from .. import KernelClassifier, KernelRegressor
     from .config import estimator_arguments

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .formats import is_table, opened
     from .formats.torch import shuffled
     from .prints import Account, checksum
-    from .source import ArraySource, Batch, Source, StreamSource, copied_ahead, source_of
+    from .source import ArraySource, Batch, Source, StreamSource, copy_ahead, source_of
     from .stream import Stream
     from .tables import Table
 
@@ -31,7 +31,7 @@ _HOMES = {
     "StreamSource": "source",
     "Table": "tables",
     "checksum": "prints",
-    "copied_ahead": "source",
+    "copy_ahead": "source",
     "is_table": "formats",
     "learn": "fitting",
     "matrix": "encoder",
@@ -51,7 +51,7 @@ __all__ = [
     "StreamSource",
     "Table",
     "checksum",
-    "copied_ahead",
+    "copy_ahead",
     "dates",
     "is_table",
     "kinds",

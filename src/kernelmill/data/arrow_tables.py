@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, needed
+from ..errors import DataFileError, require_package
 from . import arrow_kinds
 from .tables import PIECE_BYTES, Field, Table, even_cuts, readable
 
@@ -97,7 +97,7 @@ class ArrowTable(Table):
         return self._converted(arrow_kinds.from_arrow(column, declared), name)
 
     def raw(self, names: list[str]) -> dict[str, Any]:
-        pa = needed("pyarrow", "data")
+        pa = require_package("pyarrow", "data")
         with readable(self.where, self.files):
             blocks = [read(names) for read in self._blocks]
         return {
@@ -132,7 +132,7 @@ def in_memory(X: Any, where: str = "the Arrow table") -> ArrowTable:
 
 def in_own_file(file: Any, where: str, check: bool = False) -> ArrowTable:
     """Of an Arrow file that is this process's own, in pieces of its record batches."""
-    pa = needed("pyarrow", "data")
+    pa = require_package("pyarrow", "data")
     reader = pa.ipc.open_file(file)
 
     def block(names: list[str], i: int, a: int, b: int) -> Any:

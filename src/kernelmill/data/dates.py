@@ -23,9 +23,8 @@ PARTS = [
     "hour cos",
     "hour sin",
 ]
-SCALED = np.array(
-    [name in ("days", "year") for name in PARTS]
-)  # the others are on a circle as they are
+# The others are on a circle as they are.
+SCALED = np.array([name in ("days", "year") for name in PARTS])
 
 
 def seconds(values: np.ndarray) -> np.ndarray:

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from ..errors import NO_SPACE, OutputError, needed
+from ..errors import NO_SPACE, OutputError, require_package
 
 COPY_BYTES = 4 << 20  # of a file that are copied at a time
 
 
 def need(package: str) -> Any:
     """A package of the extra "data"."""
-    return needed(package, "data")
+    return require_package(package, "data")
 
 
 def suffix_of(path: Path) -> str:

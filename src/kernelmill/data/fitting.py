@@ -176,9 +176,8 @@ def _category(columns: Columns, name: str, counts: Counts, Y: np.ndarray) -> Cat
     if counts.values is None:
         return Category(name, "hash", columns.hash_size)
     values = sorted(counts.values, key=lambda value: (value is None, value or ""))
-    if (
-        len(values) == 1
-    ):  # as little as a constant number: what was never seen there must not count either
+    # As little as a constant number: what was never seen there must not count either.
+    if len(values) == 1:
         return Category(name, "one_hot", 0, values, np.zeros((2, 0), np.float32))
     if len(values) <= columns.one_hot:
         table = np.concatenate(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, needed
+from ..errors import DataFileError, require_package
 from . import kinds
 from .prints import Files
 from .tables import Table
@@ -52,7 +52,7 @@ class Joined(Table):
         return np.concatenate([table.column(name) for table in self._tables])
 
     def raw(self, names: list[str]) -> dict[str, Any]:
-        pa = needed("pyarrow", "data")
+        pa = require_package("pyarrow", "data")
         parts = [table.raw(names) for table in self._tables]
         found: dict[str, Any] = {}
         for name in names:

@@ -26,9 +26,8 @@ def windows(
     order.
     """
     edges = torch.tensor(cuts)
-    first = (
-        edges if keep is None else torch.searchsorted(keep, edges)
-    )  # number, among the kept, of the first row of each piece
+    # Number, among the kept, of the first row of each piece.
+    first = edges if keep is None else torch.searchsorted(keep, edges)
     pieces = len(cuts) - 1
     order = (
         torch.arange(pieces) if generator is None else torch.randperm(pieces, generator=generator)

@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 CHUNK = 16 << 20  # bytes of one CRC
 WHOLE = 256 << 20  # bytes of files that are read to the last one
 BLOCK, BLOCKS = 64 << 10, 1024  # of larger ones
-FOOTERS = (
-    (b"PAR1", 8),
-    (b"ARROW1", 10),
-)  # how a file ends, and how many bytes before its end the footer's length stands
+# How a file ends, and how many bytes before its end the footer's length stands.
+FOOTERS = ((b"PAR1", 8), (b"ARROW1", 10))
 THREADS = min(4, os.cpu_count() or 1)
 
-Account = list[
-    list[str]
-]  # of each file: what it holds, its time where only blocks of it were read, and its path
+# Of each file: what it holds, its time where only blocks of it were read, and its path.
+Account = list[list[str]]
 
 
 def checksum(*parts: Tensor) -> str:

@@ -14,7 +14,7 @@ import weakref
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from ..errors import DataFileError, InputError, OutputError, needed
+from ..errors import DataFileError, InputError, OutputError, require_package
 from .files import room
 
 URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/{1,2}(?=[^/])")  # a Path has one slash of the two
@@ -38,7 +38,7 @@ def is_url(X: str | os.PathLike) -> bool:
 def fetch(X: str | os.PathLike) -> Copy:
     """A file, or a folder with all in it."""
     url = str(X) if "://" in str(X) else URL.sub(r"\1://", str(X), count=1)
-    fsspec = needed("fsspec", "remote")
+    fsspec = require_package("fsspec", "remote")
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:

@@ -84,7 +84,7 @@ class _Rows(Generic[Features]):
     of the others. `device` is where batches are wanted, `comm` the ranks that read them together.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         X: Features,
         y: Tensor,
@@ -187,7 +187,7 @@ class ArraySource(_Rows[Tensor]):
             Part(self._take(order[i : i + m], place, copied), place)
             for i in range(0, len(order), m)
         )
-        return gathered(copied_ahead(parts, self.device) if copied else parts, self._comm)
+        return gather_batches(copy_ahead(parts, self.device) if copied else parts, self._comm)
 
 
 class StreamSource(_Rows[Stream]):
@@ -215,8 +215,8 @@ class StreamSource(_Rows[Stream]):
             return rows, own, self._X.gathered(pieces[shard(self._comm)], at[own])
 
         parts = self._cut(one_ahead(load, self._windows(position, generator)), m)
-        return gathered(
-            copied_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm
+        return gather_batches(
+            copy_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm
         )
 
     def _own(self, pieces: Pieces, at: Tensor) -> Tensor:
@@ -275,14 +275,14 @@ class StreamSource(_Rows[Stream]):
             yield batch(0, 0)[0]
 
 
-def gathered(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
+def gather_batches(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
     """Whole batches, on every rank: the next one is gathered while this one is used."""
     if is_alone(comm):
         yield from (part.batch for part in parts)
         return
     waiting: Callable[[], Batch] | None = None
     for part in parts:
-        started = _started(part, comm)
+        started = _start_gather(part, comm)
         if waiting is not None:
             yield waiting()
         waiting = started
@@ -290,7 +290,7 @@ def gathered(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:
         yield waiting()
 
 
-def _started(part: Part, comm: Communicator) -> Callable[[], Batch]:
+def _start_gather(part: Part, comm: Communicator) -> Callable[[], Batch]:
     wait = start_together(comm, part.place, len(part.batch), part.batch.X)
     return lambda: replace(part.batch, X=wait()[0])
 
@@ -305,7 +305,7 @@ def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
 
 
-def copied_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) -> Iterator[Part]:
+def copy_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) -> Iterator[Part]:
     """The same on a GPU.
 
     A thread gathers and copies the next ones on a stream of its own while this one computes.

@@ -15,9 +15,8 @@ from .order import Pieces
 from .prints import Account, checksum, digest
 from .tables import Table
 
-WORKERS = min(
-    4, os.cpu_count() or 1
-)  # threads that read and decode pieces of a window; the order of rows does not depend on them
+# Threads that read and decode pieces of a window; the order of rows does not depend on them.
+WORKERS = min(4, os.cpu_count() or 1)
 
 
 class Stream:
@@ -49,7 +48,7 @@ class Stream:
         row_bytes = max(1, encoder.d * self.dtype.itemsize)
         self.window_rows = max(1, window_bytes // row_bytes)
         self.nbytes, self.window_bytes = table.n * row_bytes, self.window_rows * row_bytes
-        self.cuts = merged(table.cuts, max(1, self.window_rows // 32))
+        self.cuts = merge_cuts(table.cuts, max(1, self.window_rows // 32))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -104,7 +103,7 @@ class Stream:
         return self.gathered(list(itertools.pairwise(self.cuts)), torch.arange(len(self)))
 
 
-def merged(cuts: list[int], rows: int) -> list[int]:
+def merge_cuts(cuts: list[int], rows: int) -> list[int]:
     """Cuts at least `rows` apart where those given are closer: a piece is worth a call."""
     kept = [0]
     for cut in cuts[1:]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataFileError, KernelmillError, needed, one_of
+from ..errors import DataFileError, KernelmillError, one_of, require_package
 from . import dates, kinds
 from .mapped import FileRows
 from .prints import Files
@@ -104,7 +104,7 @@ class Table(ABC):
 
     def raw(self, names: list[str]) -> dict[str, Any]:
         """Whole columns as they stand in the file, as Arrow's."""
-        pa = needed("pyarrow", "data")
+        pa = require_package("pyarrow", "data")
         found = {name: self.column(name) for name in names}
         return {
             name: pa.array(values.tolist() if values.dtype == object else values)

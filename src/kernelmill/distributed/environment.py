@@ -7,7 +7,7 @@ import os
 import torch
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Whether this process is one of a torchrun job, or of a process group that was made
     already.
     """
@@ -18,13 +18,13 @@ def launched() -> bool:
 
 def local_size() -> int:
     """How many ranks of the job share this machine."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))) if launched() else 1
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))) if is_launched() else 1
 
 
 def local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", 0)) if launched() else 0
+    return int(os.environ.get("LOCAL_RANK", 0)) if is_launched() else 0
 
 
-def restarted() -> bool:
+def is_restarted() -> bool:
     """Whether torchrun has started this job again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0

@@ -31,7 +31,9 @@ LATE = 60.0  # seconds after which a rank says that it waits for the others to m
 
 TILES = 4  # parts in which a sum over ranks is begun while the next is computed
 
-TILE_ROWS = 512  # the least rows of such a part: a block of fewer reads all centers for too little
+LEAST_TILE_ROWS = (
+    512  # the least rows of such a part: a block of fewer reads all centers for too little
+)
 
 
 class Communicator(Protocol):
@@ -256,7 +258,7 @@ def by_tiles(comm: Communicator, rows: int, part: Callable[[slice], Tensor]) -> 
 
     One process has one tile.
     """
-    tiles = 1 if comm.size == 1 else max(1, min(TILES, rows // TILE_ROWS))
+    tiles = 1 if comm.size == 1 else max(1, min(TILES, rows // LEAST_TILE_ROWS))
     step = -(-rows // tiles)
     sums = [comm.start_sum(part(slice(i, min(i + step, rows)))) for i in range(0, rows, step)]
     return torch.cat([wait() for wait in sums]) if len(sums) > 1 else sums[0]()

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, RankError
-from .environment import launched, local_size
+from .environment import is_launched, local_size
 from .heartbeat import GONE, LOST, Pulse
 from .team import Alone, Communicator, T, _unless_done_in, largest
 
-PATIENCE = (
-    7 * 86400.0
-)  # seconds that ranks wait for one that is heard of: it may still read, tune, solve or write
+# Seconds that ranks wait for one that is heard of: it may still read, tune, solve or write.
+PATIENCE = 7 * 86400.0
 
 MEETING = 600.0  # seconds in which all ranks of a job must have come
 
@@ -52,11 +51,7 @@ class Ranks:
             self._store, token = meet(rank, size)
             store = dist.PrefixStore(token, self._store)
             dist.init_process_group(
-                "gloo",
-                store=store,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=PATIENCE),
+                "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE)
             )
             atexit.register(self._leave)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -270,9 +265,9 @@ def join(device: str, wanted: int | None = None) -> Communicator:
 
     `wanted`: how many there should be.
     """
-    if launched() and device not in _JOINED:
+    if is_launched() and device not in _JOINED:
         _JOINED[device] = Ranks(device)
-    comm = _JOINED[device] if launched() else Alone()
+    comm = _JOINED[device] if is_launched() else Alone()
     if wanted is not None and wanted != comm.size:
         raise InputError(
             f"ranks={wanted} was given in a job of {comm.size}; leave it out, set ranks=1 to fit"

@@ -15,20 +15,30 @@ from .base import KernelEstimator
 from .classifier import KernelClassifier
 from .regressor import KernelRegressor
 
-ESTIMATORS: dict[str, Any] = {estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)}
+ESTIMATORS: dict[str, Any] = {
+    estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)
+}
 
 
 @in_own_modes()
-def load(folder: str | os.PathLike, kernel: Any = None, ranks: int | str = "auto") -> KernelClassifier | KernelRegressor:
-    """The estimator that `save` wrote. Runs no code from the folder; a kernel function of the user's own is passed as `kernel`.
+def load(
+    folder: str | os.PathLike, kernel: Any = None, ranks: int | str = "auto"
+) -> KernelClassifier | KernelRegressor:
+    """The estimator that `save` wrote.
 
-    In a torchrun job its centers are shared by all ranks, which then predict together; with ranks=1 each has all of them."""
+    Runs no code from the folder; a kernel function of the user's own is passed as `kernel`.
+
+    In a torchrun job its centers are shared by all ranks, which then predict together; with
+    ranks=1 each has all of them.
+    """
     comm = Alone() if ranks == 1 else join(device_of("auto"))
     model, extra, encoder = load_model(folder, kernel, comm)
     try:
         estimator = ESTIMATORS[extra["estimator"]].restored(model, extra, encoder)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError(f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error}).") from None
+        raise ModelFileError(
+            f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error})."
+        ) from None
     return estimator if kernel is None else estimator.set_params(kernel=kernel)
 
 

@@ -11,20 +11,31 @@ from torch import Tensor
 
 from ..data import Account, Stream, checksum
 from ..distributed.team import Communicator, agree, is_alone
-from ..storage.identity import named
+from ..storage.identity import describe
 from ..version import __version__
 
-OWN = ("callbacks", "verbose", "device", "memory_budget", "checkpoint", "checkpoint_every", "random_state")  # may differ between ranks
+# May differ between ranks.
+OWN = (
+    "callbacks",
+    "verbose",
+    "device",
+    "memory_budget",
+    "checkpoint",
+    "checkpoint_every",
+    "random_state",
+)
 
 Prints = dict[str, "str | Account"]
 
 
 def agree_on_settings(estimator: BaseEstimator, comm: Communicator, table: bool) -> None:
-    """Raise on every rank unless all fit with the same settings, of the same versions; the data follows when it is read."""
+    """Raise on every rank unless all fit with the same settings, of the same versions; the data
+    follows when it is read.
+    """
     if is_alone(comm):
         return
     params = estimator.get_params(deep=False)
-    settings = {name: named(value) for name, value in params.items() if name not in OWN}
+    settings = {name: describe(value) for name, value in params.items() if name not in OWN}
     agree(
         comm,
         {
@@ -41,7 +52,10 @@ def agree_on_settings(estimator: BaseEstimator, comm: Communicator, table: bool)
 
 def agree_on_data(comm: Communicator, shape: tuple[int, ...], prints: Prints) -> None:
     """The same for what was read. Times of files may differ: each machine may have a copy."""
-    contents = {name: "#" + (value if isinstance(value, str) else " ".join(file for file, *_ in value)) for name, value in prints.items()}
+    contents = {
+        name: "#" + (value if isinstance(value, str) else " ".join(file for file, *_ in value))
+        for name, value in prints.items()
+    }
     agree(comm, {"call": "training", "X of shape": str(shape), **contents})
 
 

@@ -1,4 +1,7 @@
-"""What both estimators share. The estimator validates and keeps scikit-learn's manners; `learn` does the rest."""
+"""What both estimators share.
+
+The estimator validates and keeps scikit-learn's manners; `learn` does the rest.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from .. import kernels, solvers
 from ..callbacks.listeners import callbacks_of
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
-from ..distributed.environment import restarted
+from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
 from ..distributed.torch_team import join
 from ..errors import InputError, warn
@@ -40,8 +43,8 @@ from ..signals import Ends
 from ..storage.model_folder import save_model
 from ..storage.run_folder import NoRun, Run, peek, seconds_of
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
-from .inputs import Given, as_table, given, pieces, to_open
-from .validation import largest_of, refuse_sparse, stratified, too_large
+from .inputs import Given, as_table, given, is_table_like, pieces
+from .validation import draw_stratified, largest_of, refuse_sparse, refuse_too_large
 
 log = logging.getLogger("kernelmill")
 
@@ -52,9 +55,11 @@ WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 @dataclass(frozen=True)
 class Opened:
-    """What `fit` was given: X as a checked tensor, or a table that is still to be encoded; targets and weights as arrays.
+    """What `fit` was given: X as a checked tensor, or a table that is still to be encoded; targets
+    and weights as arrays.
 
-    `drawn` is the seed of a run or job, which all its parts share; `before` what an earlier part of the run had chosen.
+    `drawn` is the seed of a run or job, which all its parts share; `before` what an earlier
+    part of the run had chosen.
     """
 
     X: Tensor | Given
@@ -80,12 +85,18 @@ class Job:
 def first_chunk(job: Job) -> Surroundings:
     """Where a first chunk is learned: in one process, as the later ones."""
     if not is_alone(job.around.comm):
-        raise InputError(f"partial_fit runs in one process, and this job has {job.around.comm.size} ranks; use fit.")
+        raise InputError(
+            f"partial_fit runs in one process, and this job has {job.around.comm.size} ranks; use"
+            " fit."
+        )
     return job.around
 
 
 class KernelEstimator(BaseEstimator):
-    """Common constructor and fit. Not for use by itself: see KernelRegressor and KernelClassifier."""
+    """Common constructor and fit.
+
+    Not for use by itself: see KernelRegressor and KernelClassifier.
+    """
 
     model_: KernelModel
     plan_: Plan
@@ -103,7 +114,7 @@ class KernelEstimator(BaseEstimator):
     _weight_seen: float
     _equations: solvers.DirectState | None = None  # of all chunks given to partial_fit
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         kernel: Any = "auto",
@@ -149,28 +160,47 @@ class KernelEstimator(BaseEstimator):
         self.verbose = verbose
 
     def set_params(self, **params: Any):
-        """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was given instead of an object."""
+        """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was
+        given instead of an object.
+        """
         for part, room in (("kernel", kernels), ("solver", solvers)):
-            if isinstance(getattr(self, part), str) and any(name.startswith(part + "__") for name in params) and part not in params:
+            if (
+                isinstance(getattr(self, part), str)
+                and any(name.startswith(part + "__") for name in params)
+                and part not in params
+            ):
                 if getattr(self, part) == "auto":
                     example = next(iter(room.NAMED))
-                    raise InputError(f"{part}='auto' has no settings to set; give a name or an object first, such as {part}={example!r}.")
+                    raise InputError(
+                        f"{part}='auto' has no settings to set; give a name or an object first,"
+                        f" such as {part}={example!r}."
+                    )
                 setattr(self, part, room.resolve(getattr(self, part)))
         return super().set_params(**params)
 
     @in_own_modes()
     def add_centers(self, Z: Any) -> Any:
-        """More centers for a fitted model: rows as `predict` takes them. Predictions stay as they are until `partial_fit`, or `fit` with
-        warm_start=True, gives the new ones weights."""
+        """More centers for a fitted model: rows as `predict` takes them.
+
+        Predictions stay as they are until `partial_fit`, or `fit` with warm_start=True, gives
+        the new ones weights.
+        """
         check_is_fitted(self, "model_")
-        self.model_, self._equations = add_centers(self.model_, self._through(Z, lambda X: X)), None
+        self.model_, self._equations = (
+            add_centers(self.model_, self._through(Z, lambda X: X)),
+            None,
+        )
         return self
 
     # ---- a fit
 
     @contextmanager
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None = None) -> Iterator[Job]:
-        """Open, check and encode the data; then, while the fit runs, keep its folder and listen to signals."""
+    def _prepare(
+        self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None = None
+    ) -> Iterator[Job]:
+        """Open, check and encode the data; then, while the fit runs, keep its folder and listen
+        to signals.
+        """
         comm = self._join(X)
         with telling(comm):
             opened = self._open(X, y, sample_weight, comm)
@@ -180,7 +210,9 @@ class KernelEstimator(BaseEstimator):
             ends, store = Ends(comm), self._store(opened, rows)
             with closing(store), store.listening(), ends.listening():
                 callbacks = callbacks_of(self.callbacks, self.verbose)
-                around = Surroundings(comm, store, ends, callbacks, self._score_values, bool(self.verbose))
+                around = Surroundings(
+                    comm, store, ends, callbacks, self._score_values, bool(self.verbose)
+                )
                 yield Job(self._request(rows.X, opened.drawn), rows, around, self._warm(), opened)
 
     def _read(self, opened: Opened, classes: np.ndarray | None) -> Rows:
@@ -203,10 +235,14 @@ class KernelEstimator(BaseEstimator):
         """The model to go on from, if warm_start asks for it."""
         if not self.warm_start or not hasattr(self, "model_"):
             return None
-        return Warm(self.model_, self.ridge_, getattr(self, "_fitted_with", {}))  # a model that was loaded does not say
+        # A model that was loaded does not say.
+        return Warm(self.model_, self.ridge_, getattr(self, "_fitted_with", {}))
 
     def _store(self, opened: Opened, rows: Rows) -> NoRun:
-        """The folder of the run, if there is one. Ranks must have the same data, and so must a run that is resumed."""
+        """The folder of the run, if there is one.
+
+        Ranks must have the same data, and so must a run that is resumed.
+        """
         comm = opened.comm
         if self.checkpoint is None and is_alone(comm):
             return NoRun()
@@ -214,7 +250,7 @@ class KernelEstimator(BaseEstimator):
         agree_on_data(comm, tuple(rows.X.shape), data)
         if self.checkpoint is None:
             return NoRun()
-        run = Run(self.checkpoint, self.checkpoint_every, bool(self.resume) or restarted(), comm)
+        run = Run(self.checkpoint, self.checkpoint_every, bool(self.resume) or is_restarted(), comm)
         run.data, run.random_state = {**fixed_seed(self.random_state), **data}, opened.drawn or 0
         return run
 
@@ -250,8 +286,12 @@ class KernelEstimator(BaseEstimator):
     def _extend(self, chunk: Chunk) -> None:
         """Train on more rows."""
         request = self._request(chunk.X)
-        before = Continued(self.model_, self.plan_, self.ridge_, self.n_iter_, self.history_, self._memory)
-        around = Surroundings(callbacks=callbacks_of(self.callbacks, self.verbose), verbose=bool(self.verbose))
+        before = Continued(
+            self.model_, self.plan_, self.ridge_, self.n_iter_, self.history_, self._memory
+        )
+        around = Surroundings(
+            callbacks=callbacks_of(self.callbacks, self.verbose), verbose=bool(self.verbose)
+        )
         after = extend(request, before, chunk, around)
         self.model_, self.plan_, self.ridge_ = after.model, after.plan, after.ridge
         self.history_, self.n_iter_ = after.history, after.epochs
@@ -265,15 +305,19 @@ class KernelEstimator(BaseEstimator):
 
     def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
         """Rows for partial_fit, as features."""
-        if to_open(X, y):
-            table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds())
+        if is_table_like(X, y):
+            table, y, sample_weight = given(
+                X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds()
+            )
             X = table.table
         elif getattr(self, "encoder_", None) is None:
             return self._check_X(X, reset=False), y, sample_weight
         return self._through(X, lambda features: features), y, sample_weight
 
     def _random(self, drawn: int | None) -> np.random.RandomState:
-        """Numbers that depend on random_state alone; of a run with checkpoints they are the same when it is resumed."""
+        """Numbers that depend on random_state alone; of a run with checkpoints they are the
+        same when it is resumed.
+        """
         return check_random_state(self.random_state if drawn is None else drawn)
 
     # ---- data in and out
@@ -287,17 +331,24 @@ class KernelEstimator(BaseEstimator):
         return join(device_of(self.device, X if isinstance(X, Tensor) else None), ranks)
 
     def _open(self, X: Any, y: Any, sample_weight: Any, comm: Communicator) -> Opened:
-        agree_on_settings(self, comm, to_open(X, y, self.columns))
+        agree_on_settings(self, comm, is_table_like(X, y, self.columns))
         if self.columns is not None and not isinstance(self.columns, Columns):
-            raise InputError(f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None.")
+            raise InputError(
+                f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None."
+            )
         before = self._peek()
         drawn = self._draw(before, comm)
         opened = Opened(X, y, sample_weight, comm, y if isinstance(y, str) else None, drawn, before)
-        if to_open(X, y, self.columns):
-            found = given(X, y, sample_weight, self._host_bytes(comm) // 4, (self.columns or Columns()).kinds)
+        if is_table_like(X, y, self.columns):
+            found = given(
+                X, y, sample_weight, self._host_bytes(comm) // 4, (self.columns or Columns()).kinds
+            )
             return replace(opened, X=found[0], y=found[1], sample_weight=found[2])
         if self.columns is not None:
-            raise InputError("columns= was given, which is for tables and data frames, and X is an array; leave it out.")
+            raise InputError(
+                "columns= was given, which is for tables and data frames, and X is an array;"
+                " leave it out."
+            )
         return replace(opened, X=self._check_X(X, reset=True))
 
     def _peek(self) -> dict[str, Any]:
@@ -305,10 +356,12 @@ class KernelEstimator(BaseEstimator):
         if self.checkpoint is None:
             return {}
         seconds_of(self.checkpoint_every)
-        return peek(self.checkpoint) if self.resume or restarted() else {}
+        return peek(self.checkpoint) if self.resume or is_restarted() else {}
 
     def _draw(self, before: dict[str, Any], comm: Communicator) -> int | None:
-        """The seed of a run or a job, whose parts and ranks draw the same; None for any other fit."""
+        """The seed of a run or a job, whose parts and ranks draw the same; None for any other
+        fit.
+        """
         seed, drawn = self.random_state, None
         if self.checkpoint is not None:
             fixed = isinstance(seed, Integral) and not isinstance(seed, bool)
@@ -316,17 +369,23 @@ class KernelEstimator(BaseEstimator):
             drawn = new if fixed else int(before.get("random_state", new))
         if is_alone(comm) or isinstance(seed, Integral):
             return drawn
-        return comm.same(lambda: int(self._random(None).randint(2**31 - 1)) if drawn is None else drawn)
+        return comm.same(
+            lambda: int(self._random(None).randint(2**31 - 1)) if drawn is None else drawn
+        )
 
     def _open_scored(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """Rows to score: a table with its targets and weights, or arrays as they are."""
-        if not to_open(X, y):
+        if not is_table_like(X, y):
             return X, y, sample_weight
-        table, y, sample_weight = given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds())
+        table, y, sample_weight = given(
+            X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds()
+        )
         return table.table, y, sample_weight
 
     def kinds(self) -> dict[str, str]:
-        """Of the columns that the model was trained on, whatever they look like in another file."""
+        """Of the columns that the model was trained on, whatever they look like in another
+        file.
+        """
         encoder, classes = getattr(self, "encoder_", None), getattr(self, "classes_", None)
         found = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
         if encoder is not None and not encoder.kinds:  # a model from before they were stored
@@ -336,11 +395,15 @@ class KernelEstimator(BaseEstimator):
         return found
 
     def _host_bytes(self, comm: Communicator) -> int:
-        """Host memory that this fit may take; what rank 0 may, on all ranks: how rows are read follows from it."""
+        """Host memory that this fit may take; what rank 0 may, on all ranks: how rows are read
+        follows from it.
+        """
         budget = self.memory_budget if device_of(self.device) == "cpu" else None
         return comm.same(lambda: parse_bytes(unless_auto(budget), "cpu"))
 
-    def _encode(self, opened: Opened, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor) -> tuple[Tensor | Stream, Encoder | None]:
+    def _encode(
+        self, opened: Opened, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor
+    ) -> tuple[Tensor | Stream, Encoder | None]:
         """A table's rows as features, and what makes them; tensors are left as they are."""
         if not isinstance(opened.X, Given):
             return opened.X, None
@@ -352,8 +415,15 @@ class KernelEstimator(BaseEstimator):
             table, encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)
         else:
             table = columns.named(table)
-            encoder = learn_columns(columns, table, opened.X.skip, Y.numpy(), train, self.columns is not None, w.numpy())
-        return self._held_or_streamed(opened, Stream(table, encoder, self._window(opened, encoder), out)), encoder
+            encoder = learn_columns(
+                columns, table, opened.X.skip, Y.numpy(), train, self.columns is not None, w.numpy()
+            )
+        return (
+            self._held_or_streamed(
+                opened, Stream(table, encoder, self._window(opened, encoder), out)
+            ),
+            encoder,
+        )
 
     def _window(self, opened: Opened, encoder: Encoder) -> int:
         """Bytes of features that are mixed with each other; those of the run that is resumed."""
@@ -369,12 +439,25 @@ class KernelEstimator(BaseEstimator):
         if n <= MERGE_ROWS or stored == 0 or fits:
             return stream.whole()
         size = stream.nbytes / 2**30
-        log.info("%s: %.1f GiB of features are streamed, %d rows at a time", stream.table.where, size, stream.window_rows)
+        log.info(
+            "%s: %.1f GiB of features are streamed, %d rows at a time",
+            stream.table.where,
+            size,
+            stream.window_rows,
+        )
         return stream
 
     def _check_X(self, X: Any, reset: bool) -> Tensor:
-        """X as a float tensor of the user's own precision, without a copy where that is possible."""
-        if isinstance(X, Tensor) and X.is_cuda and X.ndim == 2 and X.is_floating_point() and len(X) >= 2:
+        """X as a float tensor of the user's own precision, without a copy where that is
+        possible.
+        """
+        if (
+            isinstance(X, Tensor)
+            and X.is_cuda
+            and X.ndim == 2
+            and X.is_floating_point()
+            and len(X) >= 2
+        ):
             return self._check_on_gpu(X.detach(), reset)
         if isinstance(X, Tensor):
             X = X.detach().cpu()
@@ -387,10 +470,15 @@ class KernelEstimator(BaseEstimator):
         if not np.isfinite(largest := largest_of(rows)):
             bad = np.flatnonzero(~np.isfinite(X).all(axis=0))
             names = getattr(self, "feature_names_in_", None)
-            shown = ", ".join(repr(str(names[j])) if names is not None else str(j) for j in bad[:5]) + (", …" if len(bad) > 5 else "")
+            shown = ", ".join(
+                repr(str(names[j])) if names is not None else str(j) for j in bad[:5]
+            ) + (", …" if len(bad) > 5 else "")
             count = int((~np.isfinite(X)).sum())
-            raise InputError(f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or impute them first.")
-        too_large(largest, X.dtype, "X")
+            raise InputError(
+                f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or"
+                " impute them first."
+            )
+        refuse_too_large(largest, X.dtype, "X")
         return rows
 
     def _check_on_gpu(self, X: Tensor, reset: bool) -> Tensor:
@@ -400,46 +488,81 @@ class KernelEstimator(BaseEstimator):
             self.__dict__.pop("feature_names_in_", None)
         elif X.shape[1] != self.n_features_in_:
             name = type(self).__name__
-            raise InputError(f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input.")
+            raise InputError(
+                f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_}"
+                " features as input."
+            )
         if not np.isfinite(largest := largest_of(X)):
-            raise InputError("Input X contains NaN or infinity; drop or impute those rows or columns first.")
-        too_large(largest, np.dtype("float64" if X.dtype == torch.float64 else "float32"), "X")
+            raise InputError(
+                "Input X contains NaN or infinity; drop or impute those rows or columns first."
+            )
+        refuse_too_large(
+            largest, np.dtype("float64" if X.dtype == torch.float64 else "float32"), "X"
+        )
         return X.contiguous()
 
-    def _hold_out(self, n: int, default: float, drawn: int | None, labels: np.ndarray | None = None) -> np.ndarray | None:
-        """Row numbers kept out of training, or None: of every class the same share, and never all of them."""
+    def _hold_out(
+        self, n: int, default: float, drawn: int | None, labels: np.ndarray | None = None
+    ) -> np.ndarray | None:
+        """Row numbers kept out of training, or None: of every class the same share, and never
+        all of them.
+        """
         fraction, wanted = self.validation_fraction, unless_auto(self.early_stopping)
-        if fraction is not None and (isinstance(fraction, bool) or not isinstance(fraction, Real) or not 0 <= float(fraction) < 1):
-            raise InputError(f"validation_fraction={fraction!r} was given, expected a number from 0 to below 1, or None.")
+        if fraction is not None and (
+            isinstance(fraction, bool)
+            or not isinstance(fraction, Real)
+            or not 0 <= float(fraction) < 1
+        ):
+            raise InputError(
+                f"validation_fraction={fraction!r} was given, expected a number from 0 to below"
+                " 1, or None."
+            )
         if wanted is not None and not isinstance(wanted, (bool, np.bool_)):
-            raise InputError(f"early_stopping={self.early_stopping!r} was given, expected True, False or 'auto'.")
+            raise InputError(
+                f"early_stopping={self.early_stopping!r} was given, expected True, False or 'auto'."
+            )
         stops = self._stops_early()
         if fraction is None:
             fraction = max(default, 0.1) if stops else default
         if wanted is None and fraction == 0:
             return None
         if stops and fraction == 0:
-            raise InputError("early_stopping=True needs held-out rows: set validation_fraction above 0, or leave it out.")
+            raise InputError(
+                "early_stopping=True needs held-out rows: set validation_fraction above 0, or"
+                " leave it out."
+            )
         size = int(round(fraction * n))
         if size < 1 or n - size < 2:
             if stops and wanted is not None:
-                raise InputError(f"early_stopping=True needs held-out rows, and {n} rows are too few to keep any out; set it to False.")
+                raise InputError(
+                    f"early_stopping=True needs held-out rows, and {n} rows are too few to keep"
+                    " any out; set it to False."
+                )
             return None
         order = self._random(drawn).permutation(n)
-        out = order[n - size :] if labels is None else stratified(order, labels, float(fraction))
+        out = (
+            order[n - size :] if labels is None else draw_stratified(order, labels, float(fraction))
+        )
         return np.sort(out) if len(out) else None
 
     def _share_to_check(self, n: int, before: dict[str, Any]) -> float:
-        """Of a large regression whose kernel is chosen: rows on which the final model is compared with what the choice promised."""
+        """Of a large regression whose kernel is chosen: rows on which the final model is
+        compared with what the choice promised.
+        """
         if isinstance(self.solver, Plan):  # a plan says how many rows were trained on
             return max(0.0, 1 - self.solver.n / n) if n > MERGE_ROWS else 0.0
         kernel = resolve_kernel(self.kernel)
         chosen = kernel is None or isinstance(getattr(kernel, "bandwidth", None), str)
-        begun_before = bool(before) and "expected" not in before  # a run of a version that kept none out
-        return min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS and not begun_before else 0.0
+        # A run of a version that kept none out.
+        begun_before = bool(before) and "expected" not in before
+        return (
+            min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS and not begun_before else 0.0
+        )
 
     def _stops_early(self) -> bool:
-        """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose regularisation it is."""
+        """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose
+        regularisation it is.
+        """
         wanted = unless_auto(self.early_stopping)
         if wanted is not None:
             return bool(wanted)
@@ -453,23 +576,43 @@ class KernelEstimator(BaseEstimator):
 
     @together("model_.comm")
     def _through(self, X: Any, function: Any) -> Tensor:
-        """A function of features, of whatever was given: an array at once, a table piece by piece."""
+        """A function of features, of whatever was given: an array at once, a table piece by
+        piece.
+        """
         check_is_fitted(self, "model_")
         encoder = getattr(self, "encoder_", None)
         with own_modes():
             names = getattr(self, "feature_names_in_", None)
-            if encoder is None and names is not None and hasattr(X, "iloc") and to_open(X) and set(names) <= set(X.columns):
+            if (
+                encoder is None
+                and names is not None
+                and hasattr(X, "iloc")
+                and is_table_like(X)
+                and set(names) <= set(X.columns)
+            ):
                 X = X[list(names)]  # a frame with more columns than the model was trained on
-            if encoder is None and not to_open(X):
+            if encoder is None and not is_table_like(X):
                 return function(self._check_X(X, reset=False))
             agree(self.model_.comm, {"call": "predict, of a table"})
             table, encoder = as_table(
-                X, encoder, self.n_features_in_, getattr(self, "_matrix", None), self._host_bytes(self.model_.comm) // 4
+                X,
+                encoder,
+                self.n_features_in_,
+                getattr(self, "_matrix", None),
+                self._host_bytes(self.model_.comm) // 4,
             )
-            agree(self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)})
-            parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)]
+            agree(
+                self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)}
+            )
+            parts = [
+                function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)
+            ]
             table.files.check()
-            return torch.cat(parts) if parts else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
+            return (
+                torch.cat(parts)
+                if parts
+                else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
+            )
 
     # ---- model files
 
@@ -478,7 +621,8 @@ class KernelEstimator(BaseEstimator):
         """The estimator of a model folder."""
         estimator = cls(**extra["params"])
         seen = extra["fitted"].get("rows_seen_", model.n_centers)
-        before = {"_stands": model.n_centers, "_weight_seen": float(seen)}  # in no file from before there was partial_fit
+        # In no file from before there was partial_fit.
+        before = {"_stands": model.n_centers, "_weight_seen": float(seen)}
         for name, value in {**before, **extra["fitted"]}.items():
             if name not in cls._saved:
                 raise KeyError(name)
@@ -489,10 +633,16 @@ class KernelEstimator(BaseEstimator):
 
     @together("model_.comm")
     def save(self, folder: Any) -> None:
-        """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads it back, on any device."""
+        """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads
+        it back, on any device.
+        """
         check_is_fitted(self, "model_")
         agree(self.model_.comm, {"call": "save"})
-        params = {name: value for name, value in self.get_params(deep=False).items() if name not in ("callbacks", "checkpoint", "resume")}
+        params = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in ("callbacks", "checkpoint", "resume")
+        }
         fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
         save_model(
             folder,
@@ -508,17 +658,41 @@ class KernelEstimator(BaseEstimator):
         )
 
     def to_onnx(self, path: Any) -> None:
-        """Write an ONNX file that takes what `predict` takes, column by column, and gives its predictions; a classifier's also gives
-        probabilities. K(X, Z) is held: run it on some hundred rows at a time."""
+        """Write an ONNX file that takes what `predict` takes, column by column, and gives its
+        predictions; a classifier's also gives probabilities. K(X, Z) is held: run it on some
+        hundred rows at a time.
+        """
         check_is_fitted(self, "model_")
         classes = getattr(self, "classes_", None)
         flat = classes is None and getattr(self, "y_ndim_", 1) == 1
-        write_onnx(path, self.model_, getattr(self, "encoder_", None), classes, getattr(self, "_calibration", None), flat)
+        write_onnx(
+            path,
+            self.model_,
+            getattr(self, "encoder_", None),
+            classes,
+            getattr(self, "_calibration", None),
+            flat,
+        )
 
     _saved = [
-        "n_iter_", "ridge_", "n_features_in_", "feature_names_in_", "classes_", "temperature_", "bias_", "floor_", "n_outputs_",
-        "y_ndim_", "rows_seen_", "_matrix", "_stands", "_weight_seen", "_target", "timings_", "confusion_",
-    ]  # fmt: skip
+        "n_iter_",
+        "ridge_",
+        "n_features_in_",
+        "feature_names_in_",
+        "classes_",
+        "temperature_",
+        "bias_",
+        "floor_",
+        "n_outputs_",
+        "y_ndim_",
+        "rows_seen_",
+        "_matrix",
+        "_stands",
+        "_weight_seen",
+        "_target",
+        "timings_",
+        "confusion_",
+    ]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,4 +1,6 @@
-"""KernelClassifier: one-hot least squares, the largest value wins; probabilities by a temperature fitted on rows kept out."""
+"""KernelClassifier: one-hot least squares, the largest value wins; probabilities by a temperature
+fitted on rows kept out.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from ..solvers import loss_of
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS
 from .base import Job, KernelEstimator, Opened, first_chunk
-from .validation import check_weights, checked_weights, on_host, split_rows
+from .validation import check_weights, require_positive_weights, split_rows, to_host
 
 CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
 
@@ -37,8 +39,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     """Kernel classification with any number of centers.
 
     Minimises Σ wᵢ ‖f(xᵢ) − yᵢ‖² + ridge·‖f‖² over f = K(·, Z) α, with one column of targets per
-    class; a solver such as `Falkon(loss="logistic")` brings its own loss. With nothing set, kernel,
-    bandwidths, ridge, centers and solver are chosen from the data and its size.
+    class; a solver such as `Falkon(loss="logistic")` brings its own loss. With nothing set,
+    kernel, bandwidths, ridge, centers and solver are chosen from the data and its size.
 
     `predict_proba` gives calibrated probabilities, `decision_function` their logarithms, `predict`
     the likeliest class: softmax of the values `model_(X)`, or of their logarithms, with a
@@ -132,7 +134,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     temperature_: float
     bias_: np.ndarray
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         kernel: Any = "auto",
@@ -183,25 +185,37 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     @in_own_modes(gradients=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
-        """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as KernelRegressor.fit."""
+        """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as
+        KernelRegressor.fit.
+        """
         with self._prepare(X, y, sample_weight) as job:
             self._adopt(job, learn(job.request, job.rows, job.around, warm=job.warm))
         return self
 
     @in_own_modes(gradients=True)
-    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> KernelClassifier:
-        """Train on more rows, without those before. The first call fits, with all labels in `classes`, and chooses kernel and centers among
-        its rows, the later ones go on from there. Give each some thousand rows."""
+    def partial_fit(
+        self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None
+    ) -> KernelClassifier:
+        """Train on more rows, without those before.
+
+        The first call fits, with all labels in `classes`, and chooses kernel and centers among its
+        rows, the later ones go on from there. Give each some thousand rows.
+        """
         if not hasattr(self, "model_"):
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
-            with self._prepare(X, y, sample_weight, np.unique(on_host(classes)[0])) as job:
+            with self._prepare(X, y, sample_weight, np.unique(to_host(classes)[0])) as job:
                 fitted = learn(job.request, job.rows, first_chunk(job), warm=job.warm)
                 self._adopt(job, fitted)
                 self._keep_memory(remember(job.request, fitted))
             return self
-        if classes is not None and not np.array_equal(np.unique(on_host(classes)[0]), self.classes_):
-            raise ValueError(f"classes={classes!r} are not the same as on the last call to partial_fit, {self.classes_!r}.")
+        if classes is not None and not np.array_equal(
+            np.unique(to_host(classes)[0]), self.classes_
+        ):
+            raise ValueError(
+                f"classes={classes!r} are not the same as on the last call to partial_fit,"
+                f" {self.classes_!r}."
+            )
         X, y, sample_weight = self._new_rows(X, y, sample_weight)
         if (found := self._places(y)) is not None and (found >= 0).all():
             y = self.classes_[found]
@@ -210,12 +224,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         used = w > 0
         X, codes, w = X[used.to(X.device)], codes[used], w[used]
         w = self._class_weighted(w, codes, on_the_way=True)
-        # Rows that were not learned yet say how sure the model may be, each chunk in its share of all.
+        # Rows that were not learned yet say how sure the model may be, each chunk in its share of
+        # all.
         with torch.no_grad():
             values = self.model_(X).cpu().double()
         targets = torch.nn.functional.one_hot(codes, len(self.classes_)).double()
         share, old = len(X) / (self.rows_seen_ + len(X)), self._calibration
-        new = fit_calibration(values, targets, w, (w[:, None] * targets).sum(0), old.floor) if len(self.classes_) > 1 else old
+        new = (
+            fit_calibration(values, targets, w, (w[:, None] * targets).sum(0), old.floor)
+            if len(self.classes_) > 1
+            else old
+        )
         self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
         t = float(np.exp((1 - share) * np.log(old.temperature) + share * np.log(new.temperature)))
         self._keep_calibration(Calibration(t, (1 - share) * old.bias + share * new.bias, old.floor))
@@ -224,7 +243,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     @property
     def _calibration(self) -> Calibration:
         """Models of before there was a bias have none."""
-        bias = torch.as_tensor(getattr(self, "bias_", np.zeros(len(self.classes_))), dtype=torch.float64)
+        bias = torch.as_tensor(
+            getattr(self, "bias_", np.zeros(len(self.classes_))), dtype=torch.float64
+        )
         return Calibration(self.temperature_, bias, getattr(self, "floor_", 0.0))
 
     def _logits(self, X: Any) -> Tensor:
@@ -232,7 +253,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return self._calibration.logits(values)
 
     def _keep_calibration(self, found: Calibration) -> None:
-        self.temperature_, self.bias_, self.floor_ = found.temperature, found.bias.numpy(), found.floor
+        self.temperature_, self.bias_, self.floor_ = (
+            found.temperature,
+            found.bias.numpy(),
+            found.floor,
+        )
 
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
@@ -243,13 +268,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
         units = Units.of(self._shares(codes, w, keep).to(dtype))
         if len(keep) > MERGE_ROWS:
-            return Rows(X, codes, w, units, codes, held, None if len(keep) == len(X) else keep, encoder)
+            return Rows(
+                X, codes, w, units, codes, held, None if len(keep) == len(X) else keep, encoder
+            )
         one_hot = torch.nn.functional.one_hot(codes[keep], len(self.classes_)).double()
         X, Y, w = merge(X[keep.to(X.device)], one_hot, w[keep], loss_of(self.solver).averages)
         return Rows(X, Y.to(dtype), w, units, Y.argmax(1), held, None, encoder)
 
     def _shares(self, y: Tensor, w: Tensor, keep: Tensor | None) -> Tensor:
-        """(c,) the classes' shares of the weight, over these rows; y: class codes, or one-hot rows that were merged."""
+        """(c,) the classes' shares of the weight, over these rows; y: class codes, or one-hot rows
+        that were merged.
+        """
         y, w = (y, w) if keep is None else (y[keep], w[keep])
         zeros = torch.zeros(len(self.classes_), dtype=torch.float64)
         total = zeros.index_add_(0, y, w) if y.ndim == 1 else (w[:, None] * y.double()).sum(0)
@@ -264,19 +293,29 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if self.class_weight is None:
             return w
         if on_the_way and isinstance(self.class_weight, str):
-            raise ValueError("class_weight='balanced' needs all rows at once: give partial_fit a dict of weights.")
+            raise ValueError(
+                "class_weight='balanced' needs all rows at once: give partial_fit a dict of"
+                " weights."
+            )
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            totals = torch.bincount(codes, weights=w, minlength=len(self.classes_))  # by weight: one of k is k copies
+            # By weight: one of k is k copies.
+            totals = torch.bincount(codes, weights=w, minlength=len(self.classes_))
             w = w * (w.sum() / (totals > 0).sum() / totals)[codes]
-            return checked_weights(torch.nan_to_num(w), "class_weight times sample_weight")
+            return require_positive_weights(torch.nan_to_num(w), "class_weight times sample_weight")
         try:
-            w = w * torch.from_numpy(compute_sample_weight(self.class_weight, self.classes_[codes.numpy()]))
+            w = w * torch.from_numpy(
+                compute_sample_weight(self.class_weight, self.classes_[codes.numpy()])
+            )
         except (ValueError, TypeError) as error:
             raise InputError(f"class_weight={self.class_weight!r} was given: {error}") from None
-        return checked_weights(w, "class_weight times sample_weight")
+        return require_positive_weights(w, "class_weight times sample_weight")
 
-    def _training_rows(self, w: Tensor, codes: np.ndarray, drawn: int | None) -> tuple[Tensor, Tensor | None]:
-        """Numbers of the rows to train on, and of those kept out for the temperature and the validation score."""
+    def _training_rows(
+        self, w: Tensor, codes: np.ndarray, drawn: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Numbers of the rows to train on, and of those kept out for the temperature and the
+        validation score.
+        """
         rows = torch.nonzero(w > 0)[:, 0]
         default = 0.0 if len(rows) <= CHECK_ROWS else min(0.1, CALIBRATION_ROWS / len(rows))
         out = self._hold_out(len(rows), default, drawn, codes[rows.numpy()])
@@ -294,17 +333,29 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if known is not None:
             codes = np.searchsorted(known, y).clip(max=len(known) - 1)
             if (strange := known[codes] != y).any():
-                raise InputError(f"y has the label {str(y[strange][0])!r}, which is not among the classes {known[:10]}.")
+                raise InputError(
+                    f"y has the label {str(y[strange][0])!r}, which is not among the classes"
+                    f" {known[:10]}."
+                )
             self.classes_ = known
             return torch.from_numpy(codes.astype(np.int64))
-        classes, codes = _coded(y)
-        if self.warm_start and hasattr(self, "model_") and not np.array_equal(classes, self.classes_):
-            raise InputError(f"warm_start=True, but the labels changed from {self.classes_[:5]} to {classes[:5]}; set warm_start=False.")
+        classes, codes = _encode_labels(y)
+        if (
+            self.warm_start
+            and hasattr(self, "model_")
+            and not np.array_equal(classes, self.classes_)
+        ):
+            raise InputError(
+                f"warm_start=True, but the labels changed from {self.classes_[:5]} to"
+                f" {classes[:5]}; set warm_start=False."
+            )
         self.classes_ = classes
         return torch.from_numpy(codes)
 
     def _calibrate(self, rows: Rows, fitted: Fitted) -> Calibration:
-        """From held-out rows; on small data, where none are held out, from leave-one-out predictions."""
+        """From held-out rows; on small data, where none are held out, from leave-one-out
+        predictions.
+        """
         c, held = len(self.classes_), rows.held
         if c == 1:
             return Calibration.none(1)
@@ -318,16 +369,23 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         values_are = loss_of(self.solver).values
         if values_are is Values.LOGITS:  # probabilities are what it learned
             return Calibration.none(c)
-        if values_are is Values.MARGINS:  # values of ±1, and no closed form: sharper than it should be, on the rows that were learned
+        if (
+            values_are is Values.MARGINS
+            # Values of ±1, and no closed form: sharper than it should be, on the rows that were
+            # learned.
+        ):
             return calibrate(self._no_grad_values(X), self._one_hot(y), w, shares)
-        if len(X) > CHECK_ROWS:  # the user kept no rows out: leave-one-out on some rows is near enough
+        # The user kept no rows out: leave-one-out on some rows is near enough.
+        if len(X) > CHECK_ROWS:
             used = torch.nonzero(w > 0)[:, 0]
             drawn = torch.Generator().manual_seed(self.plan_.seed)
             some = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
             X, y, w = X[some.to(X.device)], y[some], w[some]
         return self._calibrate_by_leaving_out(X, self._one_hot(y), w, shares)
 
-    def _calibrate_by_leaving_out(self, X: Any, Y: Tensor, w: Tensor, shares: Tensor) -> Calibration:
+    def _calibrate_by_leaving_out(
+        self, X: Any, Y: Tensor, w: Tensor, shares: Tensor
+    ) -> Calibration:
         centered = Y - self.model_.intercept.cpu().double()
         try:
             K = self.model_.kernel(X.cpu().double())
@@ -343,7 +401,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def _one_hot(self, y: Tensor) -> Tensor:
         """(n, c) float64 targets, from class codes or from rows that were merged."""
-        return y.double() if y.ndim == 2 else torch.nn.functional.one_hot(y, len(self.classes_)).double()
+        return (
+            y.double()
+            if y.ndim == 2
+            else torch.nn.functional.one_hot(y, len(self.classes_)).double()
+        )
 
     def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
         """Weighted accuracy of held-out rows."""
@@ -352,20 +414,26 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy, as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
-        y, predicted, weight = on_host(y, self.predict(X), sample_weight)
+        y, predicted, weight = to_host(y, self.predict(X), sample_weight)
         if (found := self._places(y)) is not None:
             y, predicted = found, places(predicted, self.classes_)
         return accuracy_score(y, predicted, sample_weight=weight)
 
     def _places(self, y: Any) -> np.ndarray | None:
-        """Where labels of another kind than the classes' stand among them, -1 where they do not: a CSV file may write them otherwise."""
-        y = np.asarray(on_host(y)[0])
-        same = y.ndim != 1 or y.dtype.kind == "O" or of_array(y) == of_array(self.classes_) != "date"
+        """Where labels of another kind than the classes' stand among them, -1 where they do not: a
+        CSV file may write them otherwise.
+        """
+        y = np.asarray(to_host(y)[0])
+        same = (
+            y.ndim != 1 or y.dtype.kind == "O" or of_array(y) == of_array(self.classes_) != "date"
+        )
         return None if same else places(y, self.classes_)
 
     def decision_function(self, X: Any) -> Any:
-        """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two classes (r,), the log-odds of the second.
-        `model_(X)` gives the values f(X) that they are made of."""
+        """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two
+        classes (r,), the log-odds of the second. `model_(X)` gives the values f(X) that they are
+        made of.
+        """
         values = self._logits(X)
         if len(self.classes_) == 2:
             values = values[:, 1] - values[:, 0]
@@ -377,7 +445,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """The likeliest labels; a tensor where X is one and the labels are numbers."""
         codes = self._logits(X).argmax(1).cpu().numpy()
         labels = self.classes_[codes]
-        return torch.from_numpy(labels) if isinstance(X, Tensor) and labels.dtype.kind in "iufb" else labels
+        return (
+            torch.from_numpy(labels)
+            if isinstance(X, Tensor) and labels.dtype.kind in "iufb"
+            else labels
+        )
 
     def predict_proba(self, X: Any) -> Any:
         """Calibrated probabilities, (r, classes)."""
@@ -389,12 +461,22 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 
 
-def _coded(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted labels, and for each row the number of its own. Whole numbers of a small range are counted: sorting millions is slow."""
-    if y.dtype.kind in "iu" and len(y) and abs(int(y.min())) < 2**62 and int(y.max()) - int(y.min()) < 1_000_000:
+def _encode_labels(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted labels, and for each row the number of its own.
+
+    Whole numbers of a small range are counted: sorting millions is slow.
+    """
+    if (
+        y.dtype.kind in "iu"
+        and len(y)
+        and abs(int(y.min())) < 2**62
+        and int(y.max()) - int(y.min()) < 1_000_000
+    ):
         place = y.astype(np.int64) - int(y.min())
         present = np.bincount(place) > 0
-        return (np.flatnonzero(present) + int(y.min())).astype(y.dtype), (np.cumsum(present) - 1)[place]
+        return (np.flatnonzero(present) + int(y.min())).astype(y.dtype), (np.cumsum(present) - 1)[
+            place
+        ]
     check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     return classes, codes.reshape(-1).astype(np.int64)

@@ -1,4 +1,6 @@
-"""What a user may give instead of arrays: paths, tables, frames with columns of texts; targets and weights by name."""
+"""What a user may give instead of arrays: paths, tables, frames with columns of texts; targets and
+weights by name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from scipy.sparse import issparse
 
 from ..data import Encoder, Table, is_table, matrix, opened, shuffled
 from ..data.dates import seconds
-from ..data.stream import merged
+from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
 from .validation import texts_of
@@ -33,27 +35,40 @@ class Given:
         return self.table.n
 
 
-def to_open(X: Any, y: Any = None, columns: Any = None) -> bool:
+def is_table_like(X: Any, y: Any = None, columns: Any = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
     if is_table(X) or (isinstance(X, dict) and not issparse(X)):
         return True
-    frame = hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
+    frame = (
+        hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
+    )
     return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
 
 
-def given(X: Any, y: Any, sample_weight: Any, in_memory: int, kinds: Mapping[str, str] | None = None) -> tuple[Given, Any, Any]:
-    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file. `kinds`: of columns, as wanted."""
+def given(
+    X: Any, y: Any, sample_weight: Any, in_memory: int, kinds: Mapping[str, str] | None = None
+) -> tuple[Given, Any, Any]:
+    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file.
+
+    `kinds`: of columns, as wanted.
+    """
     table = opened(X, in_memory, kinds).of_kinds(kinds or {})
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
 
     def named(value: Any, what: str) -> Any:
-        several = isinstance(value, (list, tuple)) and 0 < len(value) == len(set(map(str, value))) <= len(table.fields)
+        several = isinstance(value, (list, tuple)) and 0 < len(value) == len(
+            set(map(str, value))
+        ) <= len(table.fields)
         if several and all(isinstance(name, str) and name in table.fields for name in value):
             skip.extend(value)
             return np.stack([_column(table, name, what) for name in value], 1)
-        if isinstance(value, (str, os.PathLike)) and str(value) not in table.fields and str(value).lower().endswith(".npy"):
+        if (
+            isinstance(value, (str, os.PathLike))
+            and str(value) not in table.fields
+            and str(value).lower().endswith(".npy")
+        ):
             other = opened(Path(value), in_memory)
             return other.column("X")
         if isinstance(value, str):
@@ -64,16 +79,27 @@ def given(X: Any, y: Any, sample_weight: Any, in_memory: int, kinds: Mapping[str
     if y is None:
         if "y" not in table.fields:
             known = ", ".join(repr(name) for name in list(table.fields)[:12])
-            raise InputError(f"no target was given for {table.where}; name its column, one of {known}: fit(X, 'name').")
+            raise InputError(
+                f"no target was given for {table.where}; name its column, one of {known}: fit(X,"
+                " 'name')."
+            )
         y = "y"
     return Given(table, skip), named(y, "target"), named(sample_weight, "weight")
 
 
 def _column(table: Table, name: str, what: str) -> np.ndarray:
     values = table.column(name)
-    lost = np.array([value is None for value in values]) if values.dtype == object else np.isnan(values)  # NaT too
+    # NaT too.
+    lost = (
+        np.array([value is None for value in values])
+        if values.dtype == object
+        else np.isnan(values)
+    )
     if lost.any():
-        raise DataFileError(f"{table.where} has {int(lost.sum())} rows without a {what} in {name!r}; drop those rows or fill them in.")
+        raise DataFileError(
+            f"{table.where} has {int(lost.sum())} rows without a {what} in {name!r}; drop those"
+            " rows or fill them in."
+        )
     if (
         values.dtype.kind == "f"
         and values.ndim == 1
@@ -85,43 +111,81 @@ def _column(table: Table, name: str, what: str) -> np.ndarray:
     return values.astype(str) if values.dtype == object else values
 
 
-def as_table(X: Any, encoder: Encoder | None, d: int, name: str | None, in_memory: int) -> tuple[Table, Encoder]:
-    """Something to predict as a table, and the encoder for it; an array has the training columns in their order. `name` is the matrix that
-    a model without an encoder was trained on, where it had one."""
+def as_table(
+    X: Any, encoder: Encoder | None, d: int, name: str | None, in_memory: int
+) -> tuple[Table, Encoder]:
+    """Something to predict as a table, and the encoder for it; an array has the training columns
+    in their order. `name` is the matrix that a model without an encoder was trained on, where it
+    had one.
+    """
     if shuffled(X):
-        raise InputError("the torch loader shuffles its rows, or drops some: predictions could not be told apart; set shuffle=False.")
+        raise InputError(
+            "the torch loader shuffles its rows, or drops some: predictions could not be told"
+            " apart; set shuffle=False."
+        )
     if encoder is None:
         table = opened(X, in_memory)
         fitting = [f.name for f in table.fields.values() if f.kind == "number" and f.width == d]
         if name not in fitting and len(fitting) != 1:
-            raise InputError(f"{table.where} has {len(fitting)} matrices of {d} features, expected {name or 'one'!r}, as in training.")
+            raise InputError(
+                f"{table.where} has {len(fitting)} matrices of {d} features, expected"
+                f" {name or 'one'!r}, as in training."
+            )
         name = name if name in fitting else fitting[0]
         kind = str(table.read([name], 0, min(1, table.n))[name].dtype)
         return table, matrix(name, d, kind)
-    if isinstance(X, list) or (not is_table(X) and not isinstance(X, dict) and not hasattr(X, "columns")):
-        X = X.detach().cpu().float().numpy() if hasattr(X, "detach") else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+    if isinstance(X, list) or (
+        not is_table(X) and not isinstance(X, dict) and not hasattr(X, "columns")
+    ):
+        X = (
+            X.detach().cpu().float().numpy()
+            if hasattr(X, "detach")
+            else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+        )
         table = _positional(X, encoder)
     else:
         table = opened(X, in_memory, dict(zip(encoder.inputs, encoder.kinds, strict=False)))
-    for name, width in [*_widths(encoder).items(), *((category.name, 1) for category in encoder.categories)]:
+    for name, width in [
+        *_widths(encoder).items(),
+        *((category.name, 1) for category in encoder.categories),
+    ]:
         if table.field(name).width != width:
-            raise DataFileError(f"{table.where} has {table.field(name).width} numbers in {name!r}, {width} when the model was trained.")
+            raise DataFileError(
+                f"{table.where} has {table.field(name).width} numbers in {name!r}, {width} when the"
+                " model was trained."
+            )
     return encoder.over(table), encoder
 
 
 def _positional(X: np.ndarray, encoder: Encoder) -> Table:
     if X.ndim != 2:
-        raise InputError(f"an array of shape {X.shape} was given, expected rows of {len(encoder.inputs)} columns.")
-    if len(encoder.numbers) == 1 and not encoder.categories and not encoder.dates and X.shape[1] == encoder.widths[0]:
-        return ArrayTable({encoder.numbers[0]: X.astype(np.float64) if X.dtype == object else X}, "the array")
+        raise InputError(
+            f"an array of shape {X.shape} was given, expected rows of {len(encoder.inputs)}"
+            " columns."
+        )
+    if (
+        len(encoder.numbers) == 1
+        and not encoder.categories
+        and not encoder.dates
+        and X.shape[1] == encoder.widths[0]
+    ):
+        return ArrayTable(
+            {encoder.numbers[0]: X.astype(np.float64) if X.dtype == object else X}, "the array"
+        )
     if X.shape[1] != len(encoder.inputs) or any(width > 1 for width in _widths(encoder).values()):
-        raise InputError(f"an array of {X.shape[1]} columns was given, expected {', '.join(encoder.inputs[:12])}, in this order.")
+        raise InputError(
+            f"an array of {X.shape[1]} columns was given, expected"
+            f" {', '.join(encoder.inputs[:12])}, in this order."
+        )
     return ArrayTable({name: X[:, i] for i, name in enumerate(encoder.inputs)}, "the array")
 
 
 def _widths(encoder: Encoder) -> dict[str, int]:
     """How many numbers a row has in each field that becomes some."""
-    return {name: 1 if name in encoder.dates else width for name, width in zip(encoder.numbers, encoder.widths, strict=True)}
+    return {
+        name: 1 if name in encoder.dates else width
+        for name, width in zip(encoder.numbers, encoder.widths, strict=True)
+    }
 
 
 def in_seconds(y: Any) -> Any:
@@ -129,9 +193,12 @@ def in_seconds(y: Any) -> Any:
     kind = str(getattr(y, "dtype", ""))
     if not kind.startswith("datetime64"):
         return y
-    return seconds(np.asarray(y, dtype=kind.split(",")[0].rstrip("]") + "]"))  # pandas gives UTC for those of a zone
+    # Pandas gives UTC for those of a zone.
+    return seconds(np.asarray(y, dtype=kind.split(",")[0].rstrip("]") + "]"))
 
 
 def pieces(table: Table) -> Iterator[tuple[int, int]]:
-    """Ranges of rows to predict together: whole blocks of the table, since a part of one costs as much to read."""
-    yield from itertools.pairwise(merged(table.cuts, PREDICT_ROWS))
+    """Ranges of rows to predict together: whole blocks of the table, since a part of one costs as
+    much to read.
+    """
+    yield from itertools.pairwise(merge_cuts(table.cuts, PREDICT_ROWS))

@@ -19,7 +19,7 @@ from ..ops import in_own_modes
 from ..solvers import loss_of
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import in_seconds
-from .validation import check_weights, on_host, split_rows, too_large
+from .validation import check_weights, refuse_too_large, split_rows, to_host
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -111,8 +111,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
 
-        X may also be a table: the path of a file or a folder, a data frame, an Arrow table or dataset, an HDF5 group, a torch dataset or
-        loader. y and sample_weight are then names of columns, arrays, or paths of .npy files; `columns` says how columns become features.
+        X may also be a table: the path of a file or a folder, a data frame, an Arrow table or
+        dataset, an HDF5 group, a torch dataset or loader. y and sample_weight are then names of
+        columns, arrays, or paths of .npy files; `columns` says how columns become features.
         Targets that are dates are seconds since 1970.
         """
         with self._prepare(X, y, sample_weight) as job:
@@ -137,8 +138,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     @in_own_modes(gradients=True)
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
-        """Train on more rows, without those before. The first call fits, and chooses kernel and centers among its rows; the later ones
-        go on from there. Give each some thousand rows."""
+        """Train on more rows, without those before.
+
+        The first call fits, and chooses kernel and centers among its rows; the later ones go on
+        from there. Give each some thousand rows.
+        """
         if not hasattr(self, "model_"):
             with self._prepare(X, y, sample_weight) as job:
                 fitted = learn(job.request, job.rows, first_chunk(job), warm=job.warm)
@@ -164,15 +168,20 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             raise ValueError("requires y to be passed, but the target y is None.")
         y = in_seconds(y)
         if getattr(getattr(y, "dtype", None), "kind", "O") in "US":
-            first = next((value for value in y.ravel().tolist() if not _is_number(value)), y.ravel()[0])
-            raise InputError(
-                f"y holds texts, such as {str(first)!r}, expected numbers; use KernelClassifier for labels, or mend the column."
+            first = next(
+                (value for value in y.ravel().tolist() if not _is_number(value)), y.ravel()[0]
             )
-        y = check_array(y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False)
+            raise InputError(
+                f"y holds texts, such as {str(first)!r}, expected numbers; use KernelClassifier for"
+                " labels, or mend the column."
+            )
+        y = check_array(
+            y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False
+        )
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         check_consistent_length(np.empty(n), y)
-        too_large(float(np.abs(y).max()) if y.size else 0.0, y.dtype, "y")
+        refuse_too_large(float(np.abs(y).max()) if y.size else 0.0, y.dtype, "y")
         self.y_ndim_ = y.ndim
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         return torch.from_numpy(np.array(y.reshape(n, -1)))
@@ -188,12 +197,15 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R², as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
-        y, predicted, weight = on_host(in_seconds(y), self.predict(X), sample_weight)
+        y, predicted, weight = to_host(in_seconds(y), self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """f(X): a numpy array, or a tensor where X is one. `return_std=True` gives (f(X), standard deviation of the targets, noise
-        included) where the model was trained by solver="sgpr"."""
+        """f(X): a numpy array, or a tensor where X is one.
+
+        `return_std=True` gives (f(X), standard deviation of the targets, noise included) where the
+        model was trained by solver="sgpr".
+        """
         values = self._values(X)
         if return_std and self.model_.uncertainty is None:
             raise InputError("return_std=True needs a Gaussian process: fit with solver='sgpr'.")

@@ -1,4 +1,6 @@
-"""The user's rows at the door: looked through, refused where they cannot be trained on, split and merged."""
+"""The user's rows at the door: looked through, refused where they cannot be trained on, split and
+merged.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,15 @@ def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | N
     return rows[mask], rows[~mask]
 
 
-def stratified(order: np.ndarray, labels: np.ndarray, fraction: float) -> np.ndarray:
-    """This share of the rows of each class, rounded so that the sum is right too; the last row of a class is never among them."""
+def draw_stratified(order: np.ndarray, labels: np.ndarray, fraction: float) -> np.ndarray:
+    """This share of the rows of each class, rounded so that the sum is right too; the last row of
+    a class is never among them.
+    """
     counts = np.bincount(labels)
     ends = np.floor(np.cumsum(fraction * counts) + 0.5).astype(np.int64)
     shares = np.minimum(np.diff(ends, prepend=0), np.maximum(counts - 1, 0))
-    small = labels.astype(np.int16) if len(counts) < 2**15 else labels  # sorted by counting, not by comparing
+    # Sorted by counting, not by comparing.
+    small = labels.astype(np.int16) if len(counts) < 2**15 else labels
     by_class = order[np.argsort(small[order], kind="stable")]
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     return by_class[place < np.repeat(shares, counts)]
@@ -41,25 +46,37 @@ def check_weights(sample_weight: Any, n: int) -> Tensor:
     try:
         w = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("sample_weight holds something that is no number, expected a weight of 0 or more for each row.") from None
+        raise InputError(
+            "sample_weight holds something that is no number, expected a weight of 0 or more for"
+            " each row."
+        ) from None
     w = np.full(n, w) if w.ndim == 0 else w
     if w.shape != (n,):
-        raise InputError(f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row.")
-    return checked_weights(torch.from_numpy(w.copy()), "sample_weight")
+        raise InputError(
+            f"sample_weight of shape {w.shape} was given, expected ({n},): one weight per row."
+        )
+    return require_positive_weights(torch.from_numpy(w.copy()), "sample_weight")
 
 
-def checked_weights(w: Tensor, argument: str) -> Tensor:
+def require_positive_weights(w: Tensor, argument: str) -> Tensor:
     if not torch.isfinite(w).all() or (w < 0).any() or not (w > 0).any():
-        raise InputError(f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves its row out.")
+        raise InputError(
+            f"{argument} must be finite and not negative, and not all zero: a weight of zero leaves"
+            " its row out."
+        )
     return w
 
 
 def largest_of(X: Tensor) -> float:
-    """The largest |x|; NaN or infinity where there is one. One pass over X, with all cores, and no copy of it."""
+    """The largest |x|; NaN or infinity where there is one.
+
+    One pass over X, with all cores, and no copy of it.
+    """
     if not X.numel():
         return 0.0
     if X.dtype in (torch.float16, torch.bfloat16) and not X.is_cuda:
-        # As whole numbers: without their sign bits, half-precision numbers are in the order of their bits, infinity and NaN last.
+        # As whole numbers: without their sign bits, half-precision numbers are in the order of
+        # their bits, infinity and NaN last.
         chunks = X.reshape(-1).view(torch.int16).split(1 << 24)
         bits = max(int(torch.bitwise_and(chunk, 0x7FFF).amax()) for chunk in chunks)
         return torch.tensor(bits, dtype=torch.int16).view(X.dtype).item()
@@ -67,24 +84,34 @@ def largest_of(X: Tensor) -> float:
     return max(abs(low.item()), abs(high.item()))
 
 
-def too_large(largest: float, dtype: np.dtype, argument: str) -> None:
+def refuse_too_large(largest: float, dtype: np.dtype, argument: str) -> None:
     """Refuse values whose squares overflow: distances and losses would be infinite."""
     if largest > 1e-3 * float(np.finfo(max(dtype, np.dtype(np.float32))).max) ** 0.5:
-        raise InputError(f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first.")
+        raise InputError(
+            f"{argument} has values up to {largest:.1e}, whose squares overflow; rescale it first."
+        )
 
 
 def refuse_sparse(X: Any) -> None:
     if issparse(X):
         raise InputTypeError(
-            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce it first, for example with TruncatedSVD."
+            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce"
+            " it first, for example with TruncatedSVD."
         )
 
 
 def texts_of(X: Any) -> list[str]:
     """The columns of a data frame that are not numbers."""
     if not hasattr(X, "iloc"):
-        return [str(name) for name, kind in zip(X.columns, X.dtypes, strict=True) if not kind.is_numeric()]
-    numeric = [getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i]) for i, dtype in enumerate(X.dtypes)]
+        return [
+            str(name)
+            for name, kind in zip(X.columns, X.dtypes, strict=True)
+            if not kind.is_numeric()
+        ]
+    numeric = [
+        getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i])
+        for i, dtype in enumerate(X.dtypes)
+    ]
     return [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
 
 
@@ -96,7 +123,10 @@ def _all_numbers(column: Any) -> bool:
     return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"
 
 
-def on_host(*parts: Any) -> list[Any]:
+def to_host(*parts: Any) -> list[Any]:
     """Tensors as numpy arrays, everything else as it is: scikit-learn's scores know no GPU."""
-    numbers = [part.float() if isinstance(part, Tensor) and part.dtype == torch.bfloat16 else part for part in parts]
+    numbers = [
+        part.float() if isinstance(part, Tensor) and part.dtype == torch.bfloat16 else part
+        for part in parts
+    ]
     return [part.detach().cpu().numpy() if isinstance(part, Tensor) else part for part in numbers]

@@ -150,9 +150,8 @@ class ArcCosine(DotProduct):
         return value.div_(3 * math.pi) * norms * norms
 
     def diagonal(self, A: Points) -> Tensor:
-        return (
-            A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)
-        )  # 0.5: the angle of a zero row counts as π/2
+        # 0.5: the angle of a zero row counts as π/2.
+        return A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)
 
 
 ROOMY = (

@@ -1,8 +1,10 @@
-"""The end of a fit: the error that choosing promised, against the model's own on rows it did not learn from.
+"""The end of a fit: the error that choosing promised, against the model's own on rows it did
+not learn from.
 
-A solver may fail without a sign: float32 runs out of digits, steps are too few, a ridge that suits a
-sample does not suit all rows. What was promised is an error on fewer rows, so the model should do better;
-where it does clearly worse, it is trained again in another way, and the best of them is kept.
+A solver may fail without a sign: float32 runs out of digits, steps are too few, a ridge that
+suits a sample does not suit all rows. What was promised is an error on fewer rows, so the model
+should do better; where it does clearly worse, it is trained again in another way, and the best
+of them is kept.
 """
 
 from __future__ import annotations
@@ -28,14 +30,22 @@ from .rows import Rows
 log = logging.getLogger("kernelmill")
 
 ROWS = 2000  # on which a model is checked, at most
-WORSE = 1.25, 0.01  # times the promised error, and of the targets' variance, that a model may have before it is warned about
+WORSE = (
+    1.25,
+    0.01,
+    # Times the promised error, and of the targets' variance, that a model may have before it is
+    # warned about.
+)
 DOUBT = 1.05, 0.001  # the same before it is tried in another way
-MOST_WORK = 4e9  # rows times centers up to which a fit is done again: beyond, it is warned about
+# Rows times centers up to which a fit is done again: beyond, it is warned about.
+MOST_WORK = 4e9
 MOST_CENTERS = 20_000  # of an exact solution that is tried instead
 
 
 def check(model: KernelModel, rows: Rows, source: Source, expected: float) -> Check:
-    """On held-out rows; on some of the training rows where there are none: a model can only look better there."""
+    """On held-out rows; on some of the training rows where there are none: a model can only
+    look better there.
+    """
     units, held = rows.units, rows.held
     generator = torch.Generator().manual_seed(0)
     if held is None:
@@ -52,12 +62,19 @@ def check(model: KernelModel, rows: Rows, source: Source, expected: float) -> Ch
     mean = (w * errors).sum()
     margin = 2 * (w * w * (errors - mean) ** 2).sum().sqrt()
     found = Check(expected, mean.item(), margin.item(), len(w))
-    log.info("check on %d rows: error %.4g ± %.2g, %.4g was expected", found.rows, found.found, found.margin, expected)
+    log.info(
+        "check on %d rows: error %.4g ± %.2g, %.4g was expected",
+        found.rows,
+        found.found,
+        found.margin,
+        expected,
+    )
     return found
 
 
 def verify(request: Request, fitted: Fitted, again: Callable[..., Fitted], repeats: bool) -> Fitted:
-    """The best of several ways to train, where the first did worse than promised; warns where none did as well.
+    """The best of several ways to train, where the first did worse than promised; warns where
+    none did as well.
 
     `again` trains anew as another request says; `repeats`: whether that may be done.
     """
@@ -68,11 +85,19 @@ def verify(request: Request, fitted: Fitted, again: Callable[..., Fitted], repea
         assert other.solver is not None
         log.info(
             "error %.4g where %.4g was expected: trying %s with ridge %.3g",
-            found.found, found.expected, other.solver.name, other.ridge,
-        )  # fmt: skip
+            found.found,
+            found.expected,
+            other.solver.name,
+            other.ridge,
+        )
         try:
             tried = again(other, promised=found.expected)
-        except (KernelmillError, MemoryError, torch.OutOfMemoryError, torch.linalg.LinAlgError) as error:
+        except (
+            KernelmillError,
+            MemoryError,
+            torch.OutOfMemoryError,
+            torch.linalg.LinAlgError,
+        ) as error:
             log.info("it failed: %s", error)  # the first model is there
             continue
         if tried.check is None:  # it was stopped: so is the fit
@@ -87,7 +112,9 @@ def verify(request: Request, fitted: Fitted, again: Callable[..., Fitted], repea
 
 
 def may_repeat(request: Request, store: NoRun, comm: Communicator) -> bool:
-    """A stored run is what it is, ranks would have to agree, and a precision that was asked for stays."""
+    """A stored run is what it is, ranks would have to agree, and a precision that was asked for
+    stays.
+    """
     return request.precision is None and not isinstance(store, Run) and is_alone(comm)
 
 
@@ -125,7 +152,7 @@ def other_ways(request: Request, fitted: Fitted) -> Iterator[Request]:
 def _warn(found: Check, fitted: Fitted) -> None:
     plan = fitted.plan
     warn(
-        f"the model's error on {found.rows} rows is {found.found:.3g}, and {found.expected:.3g} was expected "
-        f"from a sample (solver {plan.solver!r}, {plan.precision}); try precision='float64', another solver "
-        "or more epochs."
+        f"the model's error on {found.rows} rows is {found.found:.3g}, and {found.expected:.3g}"
+        f" was expected from a sample (solver {plan.solver!r}, {plan.precision}); try"
+        " precision='float64', another solver or more epochs."
     )

@@ -44,6 +44,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
     if start.warm is not None and start.warm.model.alpha.dtype == torch.float64:
         precision = "float64"  # weights that large would not survive in fewer digits
     scatter = rows.units.scatter
+    # One that is chosen is above 0.
     return Plan(
         "auto",
         source.n,
@@ -57,7 +58,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
         x_bytes=x_bytes,
         seed=request.seed,
         epochs=request.epochs or 0,
-        ridge=1.0 if request.ridge is None else request.ridge / data.weight,  # one that is chosen is above 0
+        ridge=(1.0 if request.ridge is None else request.ridge / data.weight),
         weight=data.weight,
         scatter=None if scatter is None else scatter.tolist(),
         tile_bytes=data.tile_bytes,
@@ -84,12 +85,16 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
     return Task(request, data, start, solver, replace(base, device=sizes.device), comm)
 
 
-def _fastest(request: Request, sizes: Plan, count: int | None, anew: bool, network: Network | None) -> tuple[Solver, Plan]:
+def _fastest(
+    request: Request, sizes: Plan, count: int | None, anew: bool, network: Network | None
+) -> tuple[Solver, Plan]:
     """`anew`: centers are rows of this data, still to be chosen."""
     n = sizes.n
     if request.solver is not None:
         p = count or request.solver.default_centers(n)
-        return request.solver, replace(sizes, solver=request.solver.name, p=p, every_row=anew and p == n)
+        return request.solver, replace(
+            sizes, solver=request.solver.name, p=p, every_row=anew and p == n
+        )
     base = replace(sizes, p=count or n, every_row=anew and (count or n) == n)
     if direct_is_instant(n, base.p, base.budget):
         return solvers.Direct(), base
@@ -100,7 +105,8 @@ def _fastest(request: Request, sizes: Plan, count: int | None, anew: bool, netwo
     table = solvers.forecast(base)
     log.info("%s", table)
     solver = table.chosen.solver
-    # Epochs are asked of methods that take steps; an exact one was forecast to its end, and goes there.
+    # Epochs are asked of methods that take steps; an exact one was forecast to its end, and goes
+    # there.
     return solver, replace(base, epochs=0) if solver.exact else base
 
 
@@ -108,21 +114,27 @@ def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Pla
     """A fit from a stored plan does the same again; its sizes must be those of the data."""
     for name, here in (("n", sizes.n), ("d", sizes.d), ("c", sizes.c), ("p", count or plan.p)):
         if getattr(plan, name) != here:
-            raise InputError(f"the plan given as solver has {name} = {getattr(plan, name)}, this fit {here}; use solver='auto'.")
+            raise InputError(
+                f"the plan given as solver has {name} = {getattr(plan, name)}, this fit {here}; use"
+                " solver='auto'."
+            )
     return solvers.NAMED[plan.solver](**(plan.settings or {})), plan
 
 
 def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Plan:
-    """Every size of the run. The bandwidth, which says how far apart rows are, is known only now."""
+    """Every size of the run.
+
+    The bandwidth, which says how far apart rows are, is known only now.
+    """
     if task.start.plan is not None:
         return task.base
     base = replace(task.base, every_row=centers.every_row, ridge=ridge)
-    plan = solvers.predicted(task.solver, base)
+    plan = solvers.predict_plan(task.solver, base)
     asked, Z, some = task.request.precision, centers.Z, task.data.source.some
     precision = task.comm.same(lambda: precision_for(asked, plan, kernel, Z, some(512).X))
     if precision == plan.precision:
         return plan
-    return solvers.predicted(task.solver, replace(base, precision=precision))
+    return solvers.predict_plan(task.solver, replace(base, precision=precision))
 
 
 # ---- kernel, ridge and centers
@@ -175,7 +187,8 @@ def _choose_kernel(task: Task) -> Choice:
     if warm is not None:
         given = warm.ridge if request.ridge is None else request.ridge
         return Choice(warm.model.kernel if kernel is None else kernel, given / weight)
-    # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact solution needs a ridge.
+    # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact
+    # solution needs a ridge.
     free = request.ridge is None and task.solver.needs_ridge
     ridge = None if free else (request.ridge or 0.0) / weight
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
@@ -190,14 +203,18 @@ def _choose_kernel(task: Task) -> Choice:
     return Choice(found.kernel, found.ridge if kept else 0.0, found.error if promises else None)
 
 
-def _tune(task: Task, kernel: Kernel | None, ridge: float | None, unset: bool) -> tuple[search.Choice, int]:
+def _tune(
+    task: Task, kernel: Kernel | None, ridge: float | None, unset: bool
+) -> tuple[search.Choice, int]:
     """The kernel and ridge that do best on a sample, and how many rows that has."""
     data, solver, p = task.data, task.solver, task.base.p
     source = data.source
     generator = torch.Generator().manual_seed(task.base.seed)
     sample, ratio = _draw_sample(task, generator)
     if task.request.ridge is None and ratio == 1:
-        ridge = None  # of the run it may be 0, since few epochs regularise; the kernel is chosen as under the best ridge
+        # Of the run it may be 0, since few epochs regularise; the kernel is chosen as under the
+        # best ridge.
+        ridge = None
     if solver.criterion == "elbo":
         noise = getattr(solver, "noise", None)
         noise = None if noise is None else (noise / data.rows.units.scale**2).to(sample.X)
@@ -206,12 +223,12 @@ def _tune(task: Task, kernel: Kernel | None, ridge: float | None, unset: bool) -
         return elbo.tune_elbo(kernel or "auto", ridge, noise, sample, p, Z), len(sample.X)
     choice = search.tune(kernel or "auto", ridge, sample)
     if unset and p > search.LARGE:
-        choice = search.rescaled(choice, ridge, sample)
+        choice = search.rescale(choice, ridge, sample)
         tuned = choice.kernel
         few = source.d <= search.MANY_FEATURES
         if few and isinstance(tuned, Radial) and isinstance(tuned.bandwidth, Tensor):
-            sharper = local.refined(tuned, source, p, data.budget // 2, generator)
-            choice = search.again(sharper, choice, ridge, sample)
+            sharper = local.refine_locally(tuned, source, p, data.budget // 2, generator)
+            choice = search.retune(sharper, choice, ridge, sample)
     return choice, len(sample.X)
 
 
@@ -219,10 +236,12 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
     """Rows to choose on, and the share of them that are centers."""
     data, base = task.data, task.base
     n, p = base.n, base.p
-    # Few rows are all taken, in an order that no seed changes: they come sorted, and the first ones must not be alike.
+    # Few rows are all taken, in an order that no seed changes: they come sorted, and the first
+    # ones must not be alike.
     drawn = torch.Generator().manual_seed(0) if n <= CHECK_ROWS else generator
     rows, stands_for = draw(n, data.codes, drawn)
-    # In the proportion of the real run, but never with so few centers that a kernel for few is chosen (covertype: 80 % instead of 90).
+    # In the proportion of the real run, but never with so few centers that a kernel for few is
+    # chosen (covertype: 80 % instead of 90).
     ratio = 1.0
     if not base.every_row:
         ratio = min(1.0, max(p / n, min(p, search.MAX_CENTERS) / len(rows)))
@@ -234,7 +253,9 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
 
 
 def _find_constants(task: Task) -> dict[int, float]:
-    """What never varied in training, and says nothing: where it varies later, it must not make a row unlike all others."""
+    """What never varied in training, and says nothing: where it varies later, it must not make a
+    row unlike all others.
+    """
     source, encoder, warm = task.data.source, task.data.rows.encoder, task.start.warm
     if warm is not None:
         known = warm.model.constants
@@ -246,7 +267,9 @@ def _find_constants(task: Task) -> dict[int, float]:
 
 
 def choose_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Centers:
-    """The model's, the user's, every row, or rows drawn as the user said; on the device of the run."""
+    """The model's, the user's, every row, or rows drawn as the user said; on the device of the
+    run.
+    """
     base, solver, source, team = task.base, task.solver, task.data.source, task.team
     given, warm = task.start.given, task.start.warm
     if warm is not None and warm.sharded:
@@ -257,9 +280,12 @@ def choose_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ce
         Z = given if order is None else given[order.to(given.device)]
         return Centers(Z[shard(team)].to(base.device), order, base.every_row)
     if base.every_row and (solver.every_row or not solver.subsamples):
-        rows = torch.arange(source.n)[shard(team)]  # row for row, so that the model does not depend on a seed
+        # Row for row, so that the model does not depend on a seed.
+        rows = torch.arange(source.n)[shard(team)]
         return Centers(source.take(rows).X.to(base.device), None, True)
-    chosen, drawn_so_far = task.comm.same(lambda: (_draw_centers(task, kernel, generator), generator.get_state()))
+    chosen, drawn_so_far = task.comm.same(
+        lambda: (_draw_centers(task, kernel, generator), generator.get_state())
+    )
     generator.set_state(drawn_so_far)
     return Centers(source.take(chosen[shard(team)]).X.to(base.device))
 
@@ -271,5 +297,7 @@ def _draw_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ten
     K = None
     if how not in ("uniform", "balanced"):  # the other ways look at distances
         origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
-        K = KernelProduct(kernel, origin, base.precision, torch.device(base.device), base.tile_bytes, spread)
+        K = KernelProduct(
+            kernel, origin, base.precision, torch.device(base.device), base.tile_bytes, spread
+        )
     return ways.choose(how, K, source, task.data.codes, base.p, generator)

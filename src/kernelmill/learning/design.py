@@ -21,7 +21,9 @@ from .rows import Data
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, the ridge over the mean weight, and the squared error that they promise, if known."""
+    """A kernel, the ridge over the mean weight, and the squared error that they promise, if
+    known.
+    """
 
     kernel: Kernel
     ridge: float
@@ -30,8 +32,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Centers:
-    """This rank's centers. `order` is the permutation they were put in, None where they are as given;
-    `every_row`: they are the rows, in the rows' order."""
+    """This rank's centers.
+
+    `order` is the permutation they were put in, None where they are as given; `every_row`: they
+    are the rows, in the rows' order.
+    """
 
     Z: Tensor
     order: Tensor | None = None
@@ -53,8 +58,8 @@ class Centers:
 class Design:
     """What is decided before the first step, and what a run folder calls choices.
 
-    `own` is the kernel as the user wrote it, `choice.kernel` the one that is trained with: the same but
-    for a factor. `constants` are the features that never varied, with their values.
+    `own` is the kernel as the user wrote it, `choice.kernel` the one that is trained with: the
+    same but for a factor. `constants` are the features that never varied, with their values.
     """
 
     choice: Choice
@@ -113,7 +118,8 @@ class Warm:
         changed = [name for name, text in now.items() if self.kept.get(name, text) != text]
         if changed:
             raise InputError(
-                f"warm_start=True keeps kernel and centers, but {', '.join(changed)} changed since the last fit; set warm_start=False."
+                f"warm_start=True keeps kernel and centers, but {', '.join(changed)} changed"
+                " since the last fit; set warm_start=False."
             )
 
     @property
@@ -123,7 +129,8 @@ class Warm:
     def check_team(self, team: Communicator) -> None:
         if self.sharded and not as_many(self.model.comm, team):
             raise InputError(
-                f"warm_start=True, but {self.model.comm.size} ranks share the model and {team.size} would go on with it; load it anew."
+                f"warm_start=True, but {self.model.comm.size} ranks share the model and"
+                f" {team.size} would go on with it; load it anew."
             )
 
     def weights(self, design: Design, data: Data, team: Communicator) -> Tensor:
@@ -136,7 +143,8 @@ class Warm:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a fit starts: from nothing, from a stored plan, from a fitted model, or from a run's folder.
+    """Where a fit starts: from nothing, from a stored plan, from a fitted model, or from a
+    run's folder.
 
     A plan is used as it is, and so are the choices of a run; `saved` is the run's last state.
     """
@@ -148,7 +156,9 @@ class Start:
     saved: dict[str, Any] | None = None
 
     def data(self, data: Data) -> Data:
-        """The rows as the run had them: runs of before targets had a unit of their own only centered them."""
+        """The rows as the run had them: runs of before targets had a unit of their own only
+        centered them.
+        """
         old = self.choices is not None and "scale" not in self.choices
         return data.unscaled() if old else data
 
@@ -164,7 +174,10 @@ class Start:
         if self.own is not None:
             return len(self.own)
         if request.n_centers is not None and request.n_centers > n:
-            warn(f"n_centers={request.n_centers} is more than the {n} rows that are trained on: each of them is a center.")
+            warn(
+                f"n_centers={request.n_centers} is more than the {n} rows that are trained on:"
+                " each of them is a center."
+            )
         return None if request.n_centers is None else min(n, request.n_centers)
 
     def finished(self, state: State | None) -> Solution | None:
@@ -195,7 +208,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Task:
-    """A problem with its solver: what was asked for, the rows, where it starts, and the sizes so far."""
+    """A problem with its solver: what was asked for, the rows, where it starts, and the sizes
+    so far.
+    """
 
     request: Request
     data: Data
@@ -206,7 +221,9 @@ class Task:
 
     @property
     def team(self) -> Communicator:
-        """The ranks that share the centers: all of them, or this one alone where the solver is not sharded."""
+        """The ranks that share the centers: all of them, or this one alone where the solver is
+        not sharded.
+        """
         return self.comm if self.solver.sharded else Alone()
 
     @property

@@ -19,7 +19,9 @@ from .rows import Data, Units
 
 @dataclass(frozen=True)
 class Check:
-    """Mean squared errors, over the targets' variance for numbers; `margin` is two standard errors of the one found."""
+    """Mean squared errors, over the targets' variance for numbers; `margin` is two standard errors
+    of the one found.
+    """
 
     expected: float
     found: float
@@ -52,18 +54,26 @@ class Blueprint:
         return cls(design.kernel, design.centers.Z, units, design.plan, task.team, design.constants)
 
     def weights(self, alpha: Tensor) -> Tensor:
-        """A solver's weights in the units of the targets; in float64 where float32 has no room for them."""
+        """A solver's weights in the units of the targets; in float64 where float32 has no room for
+        them.
+        """
         scale = self.units.scale.to(alpha.device)
         if bool((scale == 1).all()):
             return alpha
         room = bool(((scale > 1e-25) & (scale < 1e25)).all())
         return (alpha.double() * scale.double()).to(alpha.dtype if room else torch.float64)
 
-    def model(self, alpha: Tensor, precision: str | None = None, state: State | None = None, unit: float = 1.0) -> KernelModel:
+    def model(
+        self,
+        alpha: Tensor,
+        precision: str | None = None,
+        state: State | None = None,
+        unit: float = 1.0,
+    ) -> KernelModel:
         """The model of weights in the units of the targets.
 
-        What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing. Its kernel is
-        `unit` times the one that was trained with.
+        What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing. Its
+        kernel is `unit` times the one that was trained with.
         """
         scale = self.units.scale.to(alpha.device)
         known = getattr(state, "uncertainty", None)
@@ -91,8 +101,8 @@ class Blueprint:
 class Fitted:
     """A trained model, every size that was used, and how the run went.
 
-    `ended` is a sentence where it ended otherwise than it should. `check` compares the model with what
-    choosing promised, where that is known.
+    `ended` is a sentence where it ended otherwise than it should. `check` compares the model with
+    what choosing promised, where that is known.
     """
 
     model: KernelModel

@@ -62,13 +62,14 @@ def learn(
 ) -> Fitted:
     """A model of these rows, as asked for; `warm` is one to go on from.
 
-    Where the model does worse than choosing promised, other ways are tried: `retry`. `promised` is what
-    it is held to where nothing is chosen.
+    Where the model does worse than choosing promised, other ways are tried: `retry`. `promised` is
+    what it is held to where nothing is chosen.
     """
     around, clock = around or Surroundings(), Clock()
     store, comm = around.store, around.comm
     data = read(rows, request, comm)  # 1 read: rows and targets where they are trained on
-    start = begin(request, data, store, warm)  #   from a run, a fitted model, a stored plan, or nothing
+    # From a run, a fitted model, a stored plan, or nothing.
+    start = begin(request, data, store, warm)
     data = start.data(data)
     task = decide(request, data, start, comm)  # 2 plan: the solver and its sizes
     generator = torch.Generator().manual_seed(request.seed)
@@ -82,8 +83,15 @@ def learn(
     listeners = listen(task, blueprint, around)
     plan, state = first_state(task, design, listeners)
     try:
-        problem = Problem(design.kernel, task.data.shared(task.team), design.centers.Z, task.team, design.generator)
-        solve = partial(solvers.drive, task.solver, problem, plan, listeners, state)  # 4 prepare, 5 run
+        problem = Problem(
+            design.kernel,
+            task.data.shared(task.team),
+            design.centers.Z,
+            task.team,
+            design.generator,
+        )
+        # 4 prepare, 5 run.
+        solve = partial(solvers.drive, task.solver, problem, plan, listeners, state)
         solution = start.finished(state) or by_team(task, solve, listeners)
     except NotFinite:
         if not retry or not may_repeat(request, around.store, comm):
@@ -99,7 +107,9 @@ def learn(
 
 
 def begin(request: Request, data: Data, store: NoRun, warm: Warm | None) -> Start:
-    """A run goes on with its own plan and choices; a fit anew may have a plan, a model or centers given."""
+    """A run goes on with its own plan and choices; a fit anew may have a plan, a model or centers
+    given.
+    """
     if warm is not None:
         warm.check(request, data)
     own = request.centers_given(data.source.d, data.rows.X.dtype)
@@ -112,7 +122,12 @@ def identify(request: Request, data: Data) -> dict[str, str]:
     """What must be the same for a run to be resumed."""
     source, rows, some = data.source, data.rows, data.source.some(64)
     y = rows.y if rows.keep is None else rows.y[rows.keep.to(rows.y.device)]
-    sizes = {"rows": source.n, "features": source.d, "outputs": source.c, "device": source.device.type}
+    sizes = {
+        "rows": source.n,
+        "features": source.d,
+        "outputs": source.c,
+        "device": source.device.type,
+    }
     return identity({**sizes, **request.settings}, y, some.w, some.X)
 
 
@@ -122,13 +137,16 @@ def check_solver(task: Task, verbose: bool) -> Task:
     if start.warm is not None:
         start.warm.check_team(task.team)
     if solver.for_classes and rows.regression:
-        raise InputError(f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a regression.")
+        raise InputError(
+            f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a"
+            " regression."
+        )
     if isinstance(rows.X, Stream) and solver.every_row:
         raise InputError(
-            f"solver={solver.name!r} keeps every row in memory, and {rows.nbytes / 2**30:.1f} GiB of rows do "
-            "not fit; use 'eigenpro4' or 'falkon', or a larger memory_budget."
+            f"solver={solver.name!r} keeps every row in memory, and {rows.nbytes / 2**30:.1f} GiB"
+            " of rows do not fit; use 'eigenpro4' or 'falkon', or a larger memory_budget."
         )
-    outlook = start.plan or solvers.predicted(solver, task.base)
+    outlook = start.plan or solvers.predict_plan(solver, task.base)
     if verbose and leads(task.comm):
         announce(outlook)
     return task
@@ -174,7 +192,9 @@ def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
         validation = Validation(partial(score_held, blueprint, held, score))
         if task.request.early_stopping:
             stopping = EarlyStopping(task.solver.patience)
-    return Listeners(validation, stopping, around.callbacks, blueprint.weights, around.store, around.ends, team)
+    return Listeners(
+        validation, stopping, around.callbacks, blueprint.weights, around.store, around.ends, team
+    )
 
 
 def score_held(blueprint: Blueprint, held: Held, score: Score, alpha: Tensor) -> float:
@@ -196,7 +216,9 @@ def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan,
         log.info("resumed after %d epochs and %d rows", state.epoch, state.position)
         return state.plan, state
     if warm is not None:
-        return design.plan, task.solver.start_from(design.plan, warm.weights(design, task.data, task.team))
+        return design.plan, task.solver.start_from(
+            design.plan, warm.weights(design, task.data, task.team)
+        )
     return design.plan, None
 
 
@@ -212,7 +234,14 @@ def by_team(task: Task, solve: Callable[[], Solution], listeners: Listeners) -> 
     return solution
 
 
-def finish(task: Task, design: Design, blueprint: Blueprint, solution: Solution, listeners: Listeners, clock: Clock) -> Fitted:
+def finish(
+    task: Task,
+    design: Design,
+    blueprint: Blueprint,
+    solution: Solution,
+    listeners: Listeners,
+    clock: Clock,
+) -> Fitted:
     """The model in the user's own order and units, and how it compares with what was promised."""
     state, data, team = solution.state, task.data, task.team
     best = listeners.stopping.best

@@ -1,4 +1,7 @@
-"""The request: what the user asked for, checked and resolved once. Below it nobody knows "auto"."""
+"""The request: what the user asked for, checked and resolved once.
+
+Below it nobody knows "auto".
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,18 @@ from ..planning.plan import Plan
 from ..planning.precision import check_precision
 from ..solvers import Solver
 
+# Settings that do not change what is learned.
 OF_THIS_MACHINE = (
-    "callbacks", "verbose", "checkpoint", "checkpoint_every", "resume", "device", "memory_budget", "random_state", "ranks",
-)  # fmt: skip  # settings that do not change what is learned
+    "callbacks",
+    "verbose",
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+    "device",
+    "memory_budget",
+    "random_state",
+    "ranks",
+)
 KEPT = ("kernel", "n_centers", "centers")  # by a warm start
 
 
@@ -43,10 +55,13 @@ class Request:
     memory_budget: int | str | None = None
     early_stopping: bool = False
     seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # as given: what a resumed run must repeat
+    # As given: what a resumed run must repeat.
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], *, device: str, early_stopping: bool, seed: int) -> Request:
+    def of(
+        cls, settings: Mapping[str, Any], *, device: str, early_stopping: bool, seed: int
+    ) -> Request:
         """From the arguments of an estimator."""
         given = {name: unless_auto(value) for name, value in settings.items()}
         solver = given["solver"]
@@ -83,32 +98,49 @@ class Request:
         Z = self.centers
         if Z.ndim != 2 or Z.shape[1] != d or len(Z) == 0:
             shape = tuple(Z.shape)
-            raise InputError(f"centers of shape {shape} were given, expected (p, {d}): a row per center, a column per feature.")
+            raise InputError(
+                f"centers of shape {shape} were given, expected (p, {d}): a row per center, a"
+                " column per feature."
+            )
         Z = Z.to(dtype, copy=True)
         if not torch.isfinite(Z).all():
             raise InputError("centers contain NaN or infinity; give finite rows.")
         if self.n_centers is not None and self.n_centers != len(Z):
-            raise InputError(f"n_centers={self.n_centers} was given together with {len(Z)} rows of centers; leave n_centers out.")
+            raise InputError(
+                f"n_centers={self.n_centers} was given together with {len(Z)} rows of centers;"
+                " leave n_centers out."
+            )
         return Z
 
 
 def resolve_kernel(kernel: Any) -> Kernel | None:
-    """The user's kernel, with settings that nobody else can change; None where one is to be chosen."""
+    """The user's kernel, with settings that nobody else can change; None where one is to be
+    chosen.
+    """
     return None if unless_auto(kernel) is None else kernels.resolve(kernel).owned()
 
 
 def _refuse_beside_plan(given: Mapping[str, Any]) -> None:
     """A stored plan has its own sizes."""
-    twice = [name for name in ("ridge", "epochs", "precision", "memory_budget") if given[name] is not None]
+    twice = [
+        name
+        for name in ("ridge", "epochs", "precision", "memory_budget")
+        if given[name] is not None
+    ]
     if twice:
-        raise InputError(f"a plan was given as solver, which has its own {' and '.join(twice)}; leave them out.")
+        raise InputError(
+            f"a plan was given as solver, which has its own {' and '.join(twice)}; leave them out."
+        )
 
 
 def _check_ridge(ridge: Any) -> float | None:
     if ridge is None:
         return None
     if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf:
-        raise InputError(f"ridge={ridge!r} was given, expected a finite number of 0 or more, or None to have it chosen.")
+        raise InputError(
+            f"ridge={ridge!r} was given, expected a finite number of 0 or more, or None to have it"
+            " chosen."
+        )
     return float(ridge)
 
 

@@ -21,8 +21,8 @@ MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of thei
 class Units(NamedTuple):
     """What is taken off the targets, and what they are then divided by, (c,) each.
 
-    A solver sees numbers of mean 0 and deviation 1. `scatter` is what merging rows of the same X took
-    off Σ w y², in these units; None where nothing was merged.
+    A solver sees numbers of mean 0 and deviation 1. `scatter` is what merging rows of the same X
+    took off Σ w y², in these units; None where nothing was merged.
     """
 
     mean: Tensor
@@ -47,8 +47,8 @@ class Held(NamedTuple):
 class Rows:
     """What a fit is given: features, targets (n, c) or class codes (n,), weights, and their units.
 
-    `codes` are the classes of the rows, None for numbers; `keep` the numbers of the rows to train on,
-    all where it is None; `encoder` is what made features of a table's columns.
+    `codes` are the classes of the rows, None for numbers; `keep` the numbers of the rows to train
+    on, all where it is None; `encoder` is what made features of a table's columns.
     """
 
     X: Tensor | Stream
@@ -73,8 +73,8 @@ class Rows:
 class Data:
     """Rows where they are trained on, and the memory that is left beside them.
 
-    `weight` is the mean weight, which the others are divided by. `keep` may be in another order than
-    that of the rows given.
+    `weight` is the mean weight, which the others are divided by. `keep` may be in another order
+    than that of the rows given.
     """
 
     rows: Rows
@@ -104,7 +104,9 @@ class Data:
 
     def shared(self, comm: Communicator) -> Source:
         """The source that these ranks read together."""
-        return self.source if is_alone(comm) else source(self.rows, self.seed, self.device, comm=comm)
+        return (
+            self.source if is_alone(comm) else source(self.rows, self.seed, self.device, comm=comm)
+        )
 
     def in_own_units(self) -> Source:
         """The source with weights and targets in the user's units, but for the mean."""
@@ -120,9 +122,15 @@ def source(rows: Rows, seed: int, device: str, comm: Communicator | None = None)
 
 
 def read(rows: Rows, request: Request, comm: Communicator) -> Data:
-    """Put the rows where they are trained on: copied to a GPU once if they are read more than once and fit."""
+    """Put the rows where they are trained on: copied to a GPU once if they are read more than once
+    and fit.
+    """
     device = request.device
-    if isinstance(rows.X, Tensor) and rows.X.is_cuda and rows.X.device != torch.empty(0, device=device).device:
+    if (
+        isinstance(rows.X, Tensor)
+        and rows.X.is_cuda
+        and rows.X.device != torch.empty(0, device=device).device
+    ):
         rows = replace(rows, X=rows.X.to(device))
     whole = _budget(request, device, comm)
     budget = whole - _beside(rows, device, whole)
@@ -173,12 +181,16 @@ def units_of(Y: Tensor, w: Tensor, keep: Tensor) -> Units:
     largest = torch.stack([(Y[part].double() - mean).abs().amax(0) for part in parts]).amax(0)
     varies = largest > 1e-14 * mean.abs()  # what is left is not only the rounding of the mean
     largest = torch.where(varies & (largest > 0), largest, 1.0)
-    squared = ((w[part, None] * ((Y[part].double() - mean) / largest) ** 2).sum(0) for part in parts)
+    squared = (
+        (w[part, None] * ((Y[part].double() - mean) / largest) ** 2).sum(0) for part in parts
+    )
     return Units(mean, largest * torch.where(varies, (sum(squared) / total).sqrt(), 1.0))
 
 
 def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
-    """(c,) Σ w y² of targets in their units: what merging takes off it is how much equal rows differ."""
+    """(c,) Σ w y² of targets in their units: what merging takes off it is how much equal rows
+    differ.
+    """
     return (w[:, None].double() * ((Y.double() - units.mean) / units.scale) ** 2).sum(0)
 
 
@@ -186,8 +198,8 @@ def merge(X: Tensor, Y: Tensor, w: Tensor, average: bool = True) -> tuple[Tensor
     """Rows of the same X become one: weights add up, targets are averaged.
 
     The least-squares problem is the same, K(X,X) is not singular, leaving one out leaves out its
-    copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone. `average`: whether
-    the loss allows it (`Loss.averages`); else only rows of the same X and Y become one.
+    copies too, and a weight of k is k copies. Rows come back sorted, zero weights gone. `average`:
+    whether the loss allows it (`Loss.averages`); else only rows of the same X and Y become one.
     """
     keep = w > 0
     X, Y, w = X[keep], Y[keep], w[keep]
@@ -204,7 +216,8 @@ def merge(X: Tensor, Y: Tensor, w: Tensor, average: bool = True) -> tuple[Tensor
 
 
 def constant_features(source: Source, centers: Tensor | None) -> dict[int, float]:
-    """The features that are the same in every row, and in the user's own centers, with their values.
+    """The features that are the same in every row, and in the user's own centers, with their
+    values.
 
     Nearly always a few rows tell: only for features that are alike there all are read.
     """

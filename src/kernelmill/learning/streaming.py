@@ -1,10 +1,11 @@
-"""Rows that come in chunks: what a model remembers of those that are gone, and how it learns from more.
+"""Rows that come in chunks: what a model remembers of those that are gone, and how it learns from
+more.
 
-Up to EXACT centers the equations of all chunks are kept: chunk after chunk ends where all rows at once
-would. Rows whose equations nobody has, of a `fit` or of a model from a file, are represented by the
-centers: each has the model's own value as its target, and together they weigh as much as all rows seen.
-With more centers, or a solver that goes by steps, they stand in at every chunk, and EigenPro 4 goes on from
-the weights as they are.
+Up to EXACT centers the equations of all chunks are kept: chunk after chunk ends where all rows at
+once would. Rows whose equations nobody has, of a `fit` or of a model from a file, are represented
+by the centers: each has the model's own value as its target, and together they weigh as much as
+all rows seen. With more centers, or a solver that goes by steps, they stand in at every chunk, and
+EigenPro 4 goes on from the weights as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from .request import Request
 from .rows import Rows, Units, still_constant
 
 EXACT = 5000  # centers: 200 MB of equations, and some seconds of two cores for a chunk as large
-MANY = 20_000  # stand-ins, or as many as a chunk has rows; the other centers keep their weights as well as EigenPro 4 does
+# Stand-ins, or as many as a chunk has rows; the other centers keep their weights as well as
+# EigenPro 4 does.
+MANY = 20_000
 
 
 class Chunk(NamedTuple):
@@ -47,8 +50,9 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """What a model remembers of its rows: how many there were, their weight, and how many of its centers,
-    the first ones, stand for them; or their equations."""
+    """What a model remembers of its rows: how many there were, their weight, and how many of its
+    centers, the first ones, stand for them; or their equations.
+    """
 
     rows: int
     weight: float
@@ -62,7 +66,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Continued:
-    """A model that learns chunk by chunk, the record of its training, and what it remembers of the rows."""
+    """A model that learns chunk by chunk, the record of its training, and what it remembers of the
+    rows.
+    """
 
     model: KernelModel
     plan: Plan
@@ -84,21 +90,34 @@ def remember(request: Request, fitted: Fitted) -> Memory:
 
 
 def keeps_equations(request: Request, model: KernelModel, ridge: float) -> bool:
-    """Whether equations are kept: few centers, and a ridge or a solver that asks for one. Others regularise by few steps."""
+    """Whether equations are kept: few centers, and a ridge or a solver that asks for one.
+
+    Others regularise by few steps.
+    """
     solver = request.solver
     by_steps = request.plan is not None or not (solver is None or solver.needs_ridge)
-    if model.uncertainty is not None or by_steps or (solver is None and not ridge) or model.n_centers > EXACT:
+    if (
+        model.uncertainty is not None
+        or by_steps
+        or (solver is None and not ridge)
+        or model.n_centers > EXACT
+    ):
         return False
     free = parse_bytes(request.memory_budget, str(model.alpha.device))
     return direct_bytes(0, model.n_centers) * 3 // 2 <= free
 
 
 def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundings) -> Continued:
-    """Train a fitted model on more rows: features, targets (n, c), weights. Kernel, centers and intercept stay."""
+    """Train a fitted model on more rows: features, targets (n, c), weights.
+
+    Kernel, centers and intercept stay.
+    """
     model = before.model
     require_whole(model, "partial_fit")
     if model.uncertainty is not None:
-        raise InputError("partial_fit cannot go on with a Gaussian process; fit it again with all rows.")
+        raise InputError(
+            "partial_fit cannot go on with a Gaussian process; fit it again with all rows."
+        )
     _require_square(request, before.plan)
     X = chunk.X
     chunk = chunk._replace(Y=chunk.Y.double() - model.intercept.cpu().double())
@@ -113,13 +132,19 @@ def _require_square(request: Request, plan: Plan) -> None:
     given = [request.solver, plan] if plan.solver in solvers.NAMED else [request.solver]
     for loss in (solvers.loss_of(one).name for one in given):
         if loss != "square":
-            raise InputError(f"partial_fit goes on with the square loss, and this model has the {loss} loss; fit it anew.")
+            raise InputError(
+                f"partial_fit goes on with the square loss, and this model has the {loss} loss; fit"
+                " it anew."
+            )
 
 
 def require_whole(model: KernelModel, what: str) -> None:
     """Raise where ranks share the model."""
     if not is_alone(model.comm):
-        raise InputError(f"{what} goes on in one process, and this model is shared by {model.comm.size} ranks; use load(folder, ranks=1).")
+        raise InputError(
+            f"{what} goes on in one process, and this model is shared by {model.comm.size} ranks;"
+            " use load(folder, ranks=1)."
+        )
 
 
 def _exactly(request: Request, before: Continued, chunk: Chunk, around: Surroundings) -> Continued:
@@ -127,7 +152,15 @@ def _exactly(request: Request, before: Continued, chunk: Chunk, around: Surround
     model, memory = before.model, before.memory
     ridge = before.ridge if request.ridge is None else request.ridge
     chunks = [chunk] if memory.equations else [_stand_ins(model, memory, memory.stands), chunk]
-    listeners = Listeners(NoValidation(), NoEarlyStopping(), around.callbacks, lambda alpha: alpha, around.store, around.ends, Alone())
+    listeners = Listeners(
+        NoValidation(),
+        NoEarlyStopping(),
+        around.callbacks,
+        lambda alpha: alpha,
+        around.store,
+        around.ends,
+        Alone(),
+    )
     state = memory.equations
     for part in chunks:
         mean = torch.zeros_like(part.Y[0])
@@ -143,7 +176,15 @@ def _exactly(request: Request, before: Continued, chunk: Chunk, around: Surround
     else:  # weights so large that they cancel each other would not survive in float32
         precision = "float64"
     intercept = model.intercept.to(alpha.device)
-    after = KernelModel(model.kernel, model.Z, alpha, intercept, model.tile_bytes, precision, constants=model.constants)
+    after = KernelModel(
+        model.kernel,
+        model.Z,
+        alpha,
+        intercept,
+        model.tile_bytes,
+        precision,
+        constants=model.constants,
+    )
     rows, weight = memory.rows + len(chunk.w), memory.weight + float(chunk.w.sum())
     return Continued(
         after,
@@ -158,7 +199,9 @@ def _exactly(request: Request, before: Continued, chunk: Chunk, around: Surround
 def _by_steps(request: Request, before: Continued, chunk: Chunk, around: Surroundings) -> Continued:
     """EigenPro 4 over these rows and the stand-ins."""
     model, memory, X, w = before.model, before.memory, chunk.X, chunk.w
-    solver = request.solver if isinstance(request.solver, solvers.EigenPro4) else solvers.EigenPro4()
+    solver = (
+        request.solver if isinstance(request.solver, solvers.EigenPro4) else solvers.EigenPro4()
+    )
     others = _stand_ins(model, memory, min(memory.stands, max(MANY, len(X))))
     wide = torch.promote_types(X.dtype, others.X.dtype)
     X = torch.cat([X.to(wide), others.X.to(X.device, wide)])
@@ -166,10 +209,13 @@ def _by_steps(request: Request, before: Continued, chunk: Chunk, around: Surroun
     codes = Y.argmax(1) if chunk.classes else None
     data = Rows(X, Y, torch.cat([w, others.w]), Units.of(torch.zeros_like(Y[0])), codes)
     around = replace(around, score=None)
-    fitted = learn(replace(request, solver=solver, plan=None), data, around, warm=Warm(model, before.ridge))
+    fitted = learn(
+        replace(request, solver=solver, plan=None), data, around, warm=Warm(model, before.ridge)
+    )
     fitted.model.intercept = model.intercept
     last = fitted.history[-1] if fitted.history else {}
-    share = 1.0 if last.get("epoch", 0) else min(1.0, last.get("rows", 0) / len(X))  # of the rows, that was learned
+    # Of the rows, that was learned.
+    share = 1.0 if last.get("epoch", 0) else min(1.0, last.get("rows", 0) / len(X))
     seen, weight = memory.rows + round(share * len(w)), memory.weight + share * float(w.sum())
     return Continued(
         fitted.model,
@@ -190,7 +236,12 @@ def _stand_ins(model: KernelModel, memory: Memory, count: int) -> Chunk:
         rows = rows[torch.randperm(len(rows), generator=drawn)[:count].to(rows.device)]
     K, Z = model.prepared()
     values = [K.matmul(K.points(part), Z, model.alpha).cpu().double() for part in rows.split(ROWS)]
-    return Chunk(rows, torch.cat(values), torch.full((count,), memory.weight / count, dtype=torch.float64), False)
+    return Chunk(
+        rows,
+        torch.cat(values),
+        torch.full((count,), memory.weight / count, dtype=torch.float64),
+        False,
+    )
 
 
 def _equations(
@@ -225,8 +276,19 @@ def add_centers(model: KernelModel, rows: Tensor) -> KernelModel:
     numbered = reversed(list(enumerate(rows.cpu().numpy())))
     new = {row.tobytes(): i for i, row in numbered if row.tobytes() not in known}
     if len(new) < len(rows):
-        warn(f"{len(rows) - len(new)} of the {len(rows)} rows given to add_centers are centers already, and are left out.")
+        warn(
+            f"{len(rows) - len(new)} of the {len(rows)} rows given to add_centers are centers"
+            " already, and are left out."
+        )
         rows = rows[sorted(new.values())]
     alpha = torch.cat([model.alpha, model.alpha.new_zeros(len(rows), model.alpha.shape[1])])
     Z, constants = torch.cat([model.Z, rows]), still_constant(model.constants, rows)
-    return KernelModel(model.kernel, Z, alpha, model.intercept, model.tile_bytes, model.precision, constants=constants)
+    return KernelModel(
+        model.kernel,
+        Z,
+        alpha,
+        model.intercept,
+        model.tile_bytes,
+        model.precision,
+        constants=constants,
+    )

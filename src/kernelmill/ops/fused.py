@@ -89,9 +89,8 @@ def splits(row_tiles: int, col_tiles: int, programs: int) -> int:
 
     def cost(cut: int) -> float:
         each = -(-col_tiles // cut)
-        return -(-row_tiles * -(-col_tiles // each) // programs) * (
-            each + 0.3
-        )  # 0.3: what starting a program costs, in tiles
+        # 0.3: what starting a program costs, in tiles.
+        return -(-row_tiles * -(-col_tiles // each) // programs) * (each + 0.3)
 
     # Candidates: the cuts that fill 1, 2, 3 … rounds of programs, or stay just below.
     full = [max(1, rounds * programs // row_tiles) for rounds in range(1, 9)]

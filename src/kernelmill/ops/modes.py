@@ -16,10 +16,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @contextmanager
 def own_modes(gradients: bool = False) -> Iterator[None]:
-    """The same arithmetic wherever it is called:
-
-    `torch.autocast` rounds products to bfloat16, and tensors made in `torch.inference_mode` cannot
-    be tuned on later. `gradients`: tuning follows them, also inside `torch.no_grad`.
+    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16, and
+    tensors made in `torch.inference_mode` cannot be tuned on later. `gradients`: tuning follows
+    them, also inside `torch.no_grad`.
     """
     with (
         torch.inference_mode(False),

@@ -101,9 +101,8 @@ def power_of_two(spread: float, largest: float = 2.0**100) -> float:
 
 
 def fuses(kernel: Kernel) -> bool:
-    """Whether there is a fused kernel for this one:
-
-    Triton is installed, and the fused room has its profile.
+    """Whether there is a fused kernel for this one: Triton is installed, and the fused room has its
+    profile.
     """
     return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
 
@@ -201,9 +200,8 @@ class KernelProduct:
             out = torch.empty(len(A), len(B), dtype=self.dtype, device=A.x.device)
         if self._form is not None:
             return fused.evaluate(self._form, A, B, out)
-        for rows, cols, tile in self._tiles_evaluated(
-            A, B
-        ):  # in cache, then copied: faster than passing over `out` once per operation
+        # In cache, then copied: faster than passing over `out` once per operation.
+        for rows, cols, tile in self._tiles_evaluated(A, B):
             out[rows, cols] = tile
         return out
 

@@ -19,9 +19,8 @@ def device_of(device: Any, X: Tensor | None = None) -> str:
         return str(X.device)
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if (
-        device == "cuda" and local_size() > 1 and torch.cuda.is_available()
-    ):  # every rank of a machine has a GPU of its own, if there are enough
+    # Every rank of a machine has a GPU of its own, if there are enough.
+    if device == "cuda" and local_size() > 1 and torch.cuda.is_available():
         return f"cuda:{local_rank() % torch.cuda.device_count()}"
     try:
         found = torch.device(device)

@@ -10,12 +10,10 @@ import torch
 from ..distributed.environment import local_size
 from ..errors import InputError
 
-TILE_BYTES = (
-    8 << 20
-)  # large enough for a full-speed matrix product, small enough to stay in the last-level cache
-GPU_TILE_BYTES = (
-    256 << 20
-)  # there is no such cache to stay in; launches are what a small tile would cost
+# Large enough for a full-speed matrix product, small enough to stay in the last-level cache.
+TILE_BYTES = 8 << 20
+# There is no such cache to stay in; launches are what a small tile would cost.
+GPU_TILE_BYTES = 256 << 20
 
 
 def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:

@@ -15,10 +15,8 @@ from ..preconditioner import FRESH_ROWS
 from .machine import Network, Rates
 from .memory import TILE_BYTES
 
-STACK_BYTES, GPU_STACK_BYTES = (
-    16 << 20,
-    256 << 20,
-)  # matrices of the projection pass that are factored together
+# Matrices of the projection pass that are factored together.
+STACK_BYTES, GPU_STACK_BYTES = (16 << 20, 256 << 20)
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def default_epochs(n: int) -> int:
     return 5 if n < 1_000_000 else 2
 
 
-def every_row_needed(base: Plan) -> None:
+def require_every_row(base: Plan) -> None:
     """Raise unless Z = X."""
     if not base.every_row:
         raise InputError(

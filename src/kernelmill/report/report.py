@@ -41,7 +41,9 @@ templates = jinja2.Environment(
 templates.filters["short"] = charts.short
 
 
-def page(estimator: Estimator, title: str, evaluation: Evaluation | None = None, where: str = "") -> str:
+def page(
+    estimator: Estimator, title: str, evaluation: Evaluation | None = None, where: str = ""
+) -> str:
     """The report of a fitted estimator; with an evaluation, how good it is on those data."""
     plan, eigenvalues = estimator.plan_, spectrum(estimator.model_)
     seen = [(i + 1, value) for i, value in enumerate(eigenvalues) if value > 1e-12]
@@ -129,7 +131,10 @@ def _quality(evaluation: Evaluation | None, where: str) -> dict[str, object]:
     found: dict[str, object] = {
         "where": where,
         "rows": evaluation.rows,
-        "metrics": {METRICS.get(name, name): charts.short(round(value, 5)) for name, value in evaluation.metrics.items()},
+        "metrics": {
+            METRICS.get(name, name): charts.short(round(value, 5))
+            for name, value in evaluation.metrics.items()
+        },
         "predicted": None,
     }
     if evaluation.points is not None:
@@ -153,7 +158,11 @@ def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     history, plan = estimator.history_, estimator.plan_
     by_epoch = plan.solver.startswith(("eigenpro", "pegasos", "nytro"))
     name = "epochs" if by_epoch else "iterations"
-    loss = [(row["rows"] / max(1, plan.n), row["loss"]) for row in history if row.get("loss") is not None and row["rows"]]
+    loss = [
+        (row["rows"] / max(1, plan.n), row["loss"])
+        for row in history
+        if row.get("loss") is not None and row["rows"]
+    ]
     held = [(row["epoch"], row["validation_score"]) for row in history if "validation_score" in row]
     curves: dict[str, charts.Plot | None] = {"loss": None, "scores": None}
     if loss:

@@ -1,9 +1,12 @@
-"""One method per file. A solver turns (kernel, source, Z, plan) into weights and knows nothing of estimators."""
+"""One method per file.
+
+A solver turns (kernel, source, Z, plan) into weights and knows nothing of estimators.
+"""
 
 from __future__ import annotations
 
 from .askotch import ASkotch
-from .auto import Candidate, Forecast, affordable, forecast, plan, predicted
+from .auto import Candidate, Forecast, affordable, forecast, plan, predict_plan
 from .base import Ended, Event, NotFinite, OnEvent, Problem, Solver, State, Uncertainty
 from .direct import Direct, DirectState
 from .drive import Solution, drive
@@ -30,7 +33,7 @@ __all__ = [
     "loss_of",
     "forecast",
     "plan",
-    "predicted",
+    "predict_plan",
     "Direct",
     "DirectState",
     "Ended",

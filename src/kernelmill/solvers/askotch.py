@@ -1,8 +1,10 @@
-"""ASkotch (Rathore, Frangella, Yang, Dereziński, Udell, 2024): full kernel ridge by accelerated block coordinate descent.
+"""ASkotch (Rathore, Frangella, Yang, Dereziński, Udell, 2024): full kernel ridge by accelerated
+block coordinate descent.
 
-It solves (K(X,X) + λ/w) α = Y. Each step takes m rows at random, evaluates K(X_m, X), and solves for their weights with a Nyström
-approximation of K(X_m, X_m) of rank r in place of the block itself, damped by ρ; its step is 1 over the largest curvature that the
-approximation leaves. Nesterov's three sequences couple the steps. O(n·c + m²) memory beside the data.
+It solves (K(X,X) + λ/w) α = Y. Each step takes m rows at random, evaluates K(X_m, X), and solves
+for their weights with a Nyström approximation of K(X_m, X_m) of rank r in place of the block
+itself, damped by ρ; its step is 1 over the largest curvature that the approximation leaves.
+Nesterov's three sequences couple the steps. O(n·c + m²) memory beside the data.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor
 from ..kernels import Points
 from ..ops import KernelProduct
 from ..planning.arguments import whole
-from ..planning.plan import Plan, every_row_needed
+from ..planning.plan import Plan, require_every_row
 from .base import Problem, Report, Setup, Solver, State
 from .eigenpro_setup import product
 
@@ -45,7 +47,9 @@ class Blocks(Setup):
     shift: Tensor  # (n,) λ/w
 
     def block(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-        """Rows, and the inverse of their approximation: vectors, values, damping; with the step it allows."""
+        """Rows, and the inverse of their approximation: vectors, values, damping; with the step it
+        allows.
+        """
         plan, K, m = self.plan, self.K, self.plan.m or 1
         draw = torch.Generator().manual_seed((plan.seed * 1_000_003 + step) % 2**63)
         picked = torch.randperm(plan.n, generator=draw)[:m].to(K.device)
@@ -64,9 +68,13 @@ class Blocks(Setup):
 
 @dataclass(eq=False)
 class ASkotch(Solver):
-    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation. An epoch evaluates n² kernel values.
+    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation.
 
-    Where no number of epochs is given it takes 20, and warns if the residual of its equations is above a fifth of the targets even then."""
+    An epoch evaluates n² kernel values.
+
+    Where no number of epochs is given it takes 20, and warns if the residual of its equations is
+    above a fifth of the targets even then.
+    """
 
     m: int | None = None
     rank: int = 100
@@ -76,7 +84,7 @@ class ASkotch(Solver):
     every_row = True
 
     def plan(self, base: Plan) -> Plan:
-        every_row_needed(base)
+        require_every_row(base)
         whole("m", self.m, 1)
         whole("rank", self.rank, 1)
         n, c, item = base.n, base.c, base.itemsize
@@ -85,7 +93,9 @@ class ASkotch(Solver):
         bytes = n * (row + 8 * c * item) + 8 * m * (m + 4 * min(self.rank, m)) + 2 * base.tile_bytes
         return replace(base, epochs=base.epochs or EPOCHS, m=m, q=min(self.rank, m), bytes=bytes)
 
-    def prepare(self, problem: Problem, plan: Plan, state: ASkotchState | None) -> tuple[Blocks, ASkotchState]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: ASkotchState | None
+    ) -> tuple[Blocks, ASkotchState]:
         """Z holds the source's rows in the source's order."""
         K = product(problem.kernel, problem.Z, plan, problem.comm)
         Y, w = problem.source.targets(torch.arange(problem.source.n))
@@ -96,7 +106,8 @@ class ASkotch(Solver):
     def rounds(self, problem: Problem, setup: Blocks, state: ASkotchState) -> Iterator[Report]:
         plan, K, X, Y, shift = setup.plan, setup.K, setup.X, setup.Y, setup.shift
         steps = math.ceil(plan.n / (plan.m or 1))
-        # Nesterov's constants: ν = n/m, as every block of m rows is one of n/m; μ·ν = λ/ρ, what one step contracts by on its block.
+        # Nesterov's constants: ν = n/m, as every block of m rows is one of n/m; μ·ν = λ/ρ, what
+        # one step contracts by on its block.
         _, _, _, first, _ = setup.block(0)
         contraction = min(1.0, max(LEAST, (shift.min() / first.max()).item()))
         nu = plan.n / (plan.m or 1)
@@ -110,7 +121,9 @@ class ASkotch(Solver):
             for step in range(state.epoch * steps, (state.epoch + 1) * steps):
                 z = share * v + (1 - share) * alpha
                 picked, U, values, damping, eta = setup.block(step)
-                left = (K.matmul(X[picked], X, z) - Y[picked]).double() + shift[picked, None] * z[picked]
+                left = (K.matmul(X[picked], X, z) - Y[picked]).double() + shift[picked, None] * z[
+                    picked
+                ]
                 move = eta * inverse(U, values, damping, left).to(z)
                 alpha = z.clone()
                 alpha[picked] -= move
@@ -124,14 +137,21 @@ class ASkotch(Solver):
             yield Report("epoch", state, loss)
         far = math.sqrt((state.loss or 0.0) / max(energy, 1e-300))
         if plan.epochs == EPOCHS and far > FAR:
-            why = f"they were all that were allowed, and residuals are {far:.0%} of the targets: use more, or a larger ridge"
+            why = (
+                f"they were all that were allowed, and residuals are {far:.0%} of the targets: use"
+                " more, or a larger ridge"
+            )
             yield Report("epoch", state, short=why)
 
 
 def nystrom(K: Tensor, r: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """U (m, r) and values (r,) of a randomised Nyström approximation U diag(values) Uᵀ of a float64 kernel matrix, values falling."""
+    """U (m, r) and values (r,) of a randomised Nyström approximation U diag(values) Uᵀ of a
+    float64 kernel matrix, values falling.
+    """
     m = len(K)
-    omega = torch.linalg.qr(torch.randn(m, r, generator=generator, dtype=torch.float64).to(K.device)).Q
+    omega = torch.linalg.qr(
+        torch.randn(m, r, generator=generator, dtype=torch.float64).to(K.device)
+    ).Q
     nu = 1e-14 * K.diagonal().sum() + 1e-300
     sketch = K @ omega + nu * omega
     core = omega.T @ sketch

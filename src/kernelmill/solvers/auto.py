@@ -1,4 +1,7 @@
-"""solver="auto": the fastest of the candidates that fit, by predicted seconds. `forecast` needs sizes and rates, no data."""
+"""solver="auto": the fastest of the candidates that fit, by predicted seconds.
+
+`forecast` needs sizes and rates, no data.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What every candidate would take. `chosen` is the fastest that fits; printing shows the table."""
+    """What every candidate would take.
+
+    `chosen` is the fastest that fits; printing shows the table.
+    """
 
     n: int
     d: int
@@ -45,14 +51,23 @@ class Forecast:
     candidates: list[Candidate]
 
     def fastest(self, exact: bool = False) -> Any:
-        """The fastest candidate that fits, of all or of those that go to the exact solution; None where there is none."""
-        fitting = [candidate for candidate in self.candidates if candidate.plan is not None and not candidate.reason]
+        """The fastest candidate that fits, of all or of those that go to the exact solution; None
+        where there is none.
+        """
+        fitting = [
+            candidate
+            for candidate in self.candidates
+            if candidate.plan is not None and not candidate.reason
+        ]
         fitting = [candidate for candidate in fitting if not exact or candidate.solver.exact]
         return min(fitting, key=lambda candidate: candidate.plan.seconds or 0.0, default=None)  # type: ignore[union-attr]
 
     @property
     def best(self) -> Any:
-        """The fastest candidate that fits. For a regression an exact solution is worth a minute, or WORTH times the seconds."""
+        """The fastest candidate that fits.
+
+        For a regression an exact solution is worth a minute, or WORTH times the seconds.
+        """
         fastest, exact = self.fastest(), self.fastest(exact=True)
         if not exact or not exact.plan.regression:
             return fastest
@@ -64,8 +79,8 @@ class Forecast:
     def chosen(self) -> Candidate:
         if self.best is None:
             raise InputError(
-                f"no solver fits {self.p} centers for {self.n} rows × {self.d} features into {self.budget / 2**30:.2f} GiB; "
-                "use fewer centers or a larger memory_budget."
+                f"no solver fits {self.p} centers for {self.n} rows × {self.d} features into"
+                f" {self.budget / 2**30:.2f} GiB; use fewer centers or a larger memory_budget."
             )
         return self.best
 
@@ -77,47 +92,72 @@ class Forecast:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.n:,} rows × {self.d} features, {self.p:,} centers, {self.c} outputs, on {self.device}, "
-            f"{self.budget / 2**30:.1f} GiB may be used",
+            (
+                f"{self.n:,} rows × {self.d} features, {self.p:,} centers, {self.c} outputs, on"
+                f" {self.device}, {self.budget / 2**30:.1f} GiB may be used"
+            ),
             "",
             f"{'solver':<34} {'seconds':>9} {'GiB':>8}",
         ]
         best = self.best
         for candidate in self.candidates:
             if candidate.plan is None:
-                lines.append(f"{candidate.label:<34} {'–':>9} {'–':>8}  {candidate.reason.split(';')[0]}")
+                lines.append(
+                    f"{candidate.label:<34} {'–':>9} {'–':>8}  {candidate.reason.split(';')[0]}"
+                )
                 continue
-            note = "  ← chosen" if candidate is best else f"  {candidate.reason}" if candidate.reason else ""
-            lines.append(f"{candidate.label:<34} {candidate.plan.seconds or 0:>9.3g} {candidate.plan.bytes / 2**30:>8.2f}{note}")
+            note = (
+                "  ← chosen"
+                if candidate is best
+                else f"  {candidate.reason}"
+                if candidate.reason
+                else ""
+            )
+            lines.append(
+                f"{candidate.label:<34} {candidate.plan.seconds or 0:>9.3g}"
+                f" {candidate.plan.bytes / 2**30:>8.2f}{note}"
+            )
         return "\n".join(lines)
 
     __repr__ = __str__
 
 
-def predicted(solver: Solver, base: Plan) -> Plan:
+def predict_plan(solver: Solver, base: Plan) -> Plan:
     """The solver's plan, with seconds."""
     plan = solver.plan(replace(base, solver=solver.name, settings=solver.settings()))
     return plan if plan.rates is None else replace(plan, seconds=solver.seconds(plan, plan.rates))
 
 
 def forecast(base: Plan) -> Forecast:
-    """Every candidate's plan for these sizes, the machine's rates among them. `base.epochs` are those that were asked for, or 0."""
+    """Every candidate's plan for these sizes, the machine's rates among them.
+
+    `base.epochs` are those that were asked for, or 0.
+    """
     candidates = []
     for label, solver, start in (offer for kind in NAMED.values() for offer in kind.offers(base)):
         try:
-            plan = predicted(solver, start)
+            plan = predict_plan(solver, start)
         except InputError as error:
             candidates.append(Candidate(label, solver, None, str(error)))
             continue
-        reason = f"more than the {plan.budget / 2**30:.1f} GiB that may be used" if plan.bytes > plan.budget else ""
+        reason = (
+            f"more than the {plan.budget / 2**30:.1f} GiB that may be used"
+            if plan.bytes > plan.budget
+            else ""
+        )
         candidates.append(Candidate(label, solver, plan, reason))
     return Forecast(base.n, base.d, base.c, base.p, base.device, base.budget, candidates)
 
 
 def affordable(base: Plan) -> Plan:
-    """The same problem with as many centers as are predicted to take TARGET_SECONDS: every row, or the largest of a few round numbers. For
-    a regression with as many as can be solved exactly, if these are not few."""
-    sizes = [replace(base, p=p, every_row=p == base.n) for p in [base.n, *(p for p in SIZES if p < base.n)]]
+    """The same problem with as many centers as are predicted to take TARGET_SECONDS: every row, or
+    the largest of a few round numbers. For a regression with as many as can be solved exactly, if
+    these are not few.
+    """
+    sizes = [
+        replace(base, p=p, every_row=p == base.n)
+        for p in [base.n, *(p for p in SIZES if p < base.n)]
+    ]
     for size in sizes if base.regression else []:
         exact = forecast(size).fastest(exact=True)
         if exact and exact.plan.seconds <= TARGET_SECONDS and (size.every_row or size.p >= ENOUGH):
@@ -129,7 +169,7 @@ def affordable(base: Plan) -> Plan:
     return sizes[-1]
 
 
-def plan(
+def plan(  # noqa: PLR0913
     *,
     n: int,
     d: int,
@@ -146,12 +186,14 @@ def plan(
     ranks: int = 1,
     network: Network | None = None,
 ) -> Forecast:
-    """What a fit of this size would take here, without any data: a table of solvers, seconds and memory, the fastest that fits marked.
+    """What a fit of this size would take here, without any data: a table of solvers, seconds and
+    memory, the fastest that fits marked.
 
-    Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes: bytes of one feature as it will be
-    given, regression: targets are numbers, not classes. ranks: processes or GPUs like this one that would share the centers, over a
-    `network` of `kernelmill.planning.machine.Network(latency, bandwidth)`; without one, sums over ranks are taken to cost nothing.
-    `.plan` is the chosen plan.
+    Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes:
+    bytes of one feature as it will be given, regression: targets are numbers, not classes. ranks:
+    processes or GPUs like this one that would share the centers, over a `network` of
+    `kernelmill.planning.machine.Network(latency, bandwidth)`; without one, sums over ranks are
+    taken to cost nothing. `.plan` is the chosen plan.
     """
     for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):
         whole(name, value, 1)

@@ -1,4 +1,6 @@
-"""What every solver shares: its interface, what it is given, its state, what it reports and why it ends."""
+"""What every solver shares: its interface, what it is given, its state, what it reports and why it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -30,35 +32,45 @@ class Ended(Enum):
     STOPPED = "a callback asked for it"
     INTERRUPTED = "it was interrupted"
     DIVERGED = "the residuals grew at every step size"
-    SHORT = "it is far from its limit"  # the solver's last report says how far, and what would help
+    # The solver's last report says how far, and what would help.
+    SHORT = "it is far from its limit"
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something a run reports: "start", "projection", "epoch", "step_back", "less_memory", "interrupted" or "end"."""
+    """Something a run reports: "start", "projection", "epoch", "step_back", "less_memory",
+    "interrupted" or "end".
+    """
 
     kind: str
     epoch: int  # whole epochs done
     rows: int  # rows seen so far, of rows_total
     rows_total: int
     seconds: float
-    loss: float | None = None  # mean weighted loss of the rows since the last event, each before its own step; squared residuals, mostly
+    # Mean weighted loss of the rows since the last event, each before its own step; squared
+    # residuals, mostly.
+    loss: float | None = None
     eta: float | None = None
     note: str = ""
     alpha: Tensor | None = field(default=None, repr=False, compare=False)
-    state: State | None = field(default=None, repr=False, compare=False)  # all that the run could go on from; not to be changed
+    # All that the run could go on from; not to be changed.
+    state: State | None = field(default=None, repr=False, compare=False)
     ended: Ended | None = None  # of the event "end"
     score: float | None = None  # of held-out rows, after an epoch
 
 
-MAX_GROWTH = 1.5  # times the loss of predicting a constant that rows may have before a run steps back
+MAX_GROWTH = (
+    1.5  # times the loss of predicting a constant that rows may have before a run steps back
+)
 
 OnEvent = Callable[[Event], bool]  # True asks the run to stop
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What a Gaussian process knows beside its mean: L Lᵀ = K(Z,Z), R Rᵀ = ΦᵀwΦ + λ, and the variances of signal and noise, (c,)."""
+    """What a Gaussian process knows beside its mean: L Lᵀ = K(Z,Z), R Rᵀ = ΦᵀwΦ + λ, and the
+    variances of signal and noise, (c,).
+    """
 
     L: Tensor
     R: Tensor
@@ -68,12 +80,20 @@ class Uncertainty:
 
     def times(self, unit: float) -> Uncertainty:
         """The same process with a kernel `unit` times as large."""
-        return Uncertainty(self.L * unit**0.5, self.R * unit**0.5, self.signal / unit, self.noise, self.ridge * unit)
+        return Uncertainty(
+            self.L * unit**0.5,
+            self.R * unit**0.5,
+            self.signal / unit,
+            self.noise,
+            self.ridge * unit,
+        )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be solved: rows of `source` by a sum of `kernel` over the centers Z, of which this rank has some rows."""
+    """What is to be solved: rows of `source` by a sum of `kernel` over the centers Z, of which
+    this rank has some rows.
+    """
 
     kernel: Kernel
     source: Source
@@ -84,8 +104,11 @@ class Problem:
 
 @dataclass
 class State:
-    """What a run is made of between two rounds, and what a checkpoint stores. Tensors hold this rank's rows of Z. Each solver adds its own
-    fields; those of `SHARED` are not copied, those of `PASSING` not stored."""
+    """What a run is made of between two rounds, and what a checkpoint stores.
+
+    Tensors hold this rank's rows of Z. Each solver adds its own fields; those of `SHARED` are not
+    copied, those of `PASSING` not stored.
+    """
 
     plan: Plan
     alpha: Tensor  # (p, c) weights
@@ -94,7 +117,9 @@ class State:
     step_scale: float = 1.0  # halved at every step back
     loss: float | None = None  # of the last round
 
-    FORMER: ClassVar[dict[str, str]] = {}  # names of fields in run folders of before each solver had a state of its own
+    FORMER: ClassVar[
+        dict[str, str]
+    ] = {}  # names of fields in run folders of before each solver had a state of its own
     SHARED: ClassVar[set[str]] = {"plan"}
     PASSING: ClassVar[set[str]] = set()
 
@@ -118,16 +143,26 @@ class State:
     @classmethod
     def from_stored(cls, values: dict[str, Any]) -> Self:
         """The state of a checkpoint, whatever else stands there."""
-        values = {**values, **{cls.FORMER[name]: value for name, value in values.items() if name in cls.FORMER}}
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values and f.name not in cls.PASSING})
+        values = {
+            **values,
+            **{cls.FORMER[name]: value for name, value in values.items() if name in cls.FORMER},
+        }
+        return cls(
+            **{
+                f.name: values[f.name]
+                for f in fields(cls)
+                if f.name in values and f.name not in cls.PASSING
+            }
+        )
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a solver says after a round: "projection" or "epoch"; "start" only gives a state to begin with.
+    """What a solver says after a round: "projection" or "epoch"; "start" only gives a state to
+    begin with.
 
-    `state` is one that later rounds do not touch, or None while there are no weights yet and only `rows` were seen. `short` ends the run:
-    why it is far from its limit, and what would help.
+    `state` is one that later rounds do not touch, or None while there are no weights yet and only
+    `rows` were seen. `short` ends the run: why it is far from its limit, and what would help.
     """
 
     kind: str
@@ -152,23 +187,36 @@ class Setup:
 
     def leaner(self) -> Self:
         """The same on less memory, after it ran out."""
-        raise torch.OutOfMemoryError(f"out of memory in solver={self.plan.solver!r}; use fewer centers or a smaller memory_budget.")
+        raise torch.OutOfMemoryError(
+            f"out of memory in solver={self.plan.solver!r}; use fewer centers or a smaller"
+            " memory_budget."
+        )
 
 
 class Solver(Settings, ABC):
-    """One method of training. Settings are fields under the paper's letters; `plan` decides sizes, `prepare` and `rounds` do the work; the
-    rest is what it asks of those who call it."""
+    """One method of training.
+
+    Settings are fields under the paper's letters; `plan` decides sizes, `prepare` and `rounds` do
+    the work; the rest is what it asks of those who call it.
+    """
 
     name: ClassVar[str]
     state: ClassVar[type[State]] = State
     exact = False  # "auto" offers it as a way to the exact solution
-    needs_ridge = False  # goes so near to its fixed point that a ridge has to be chosen where none is given
+    needs_ridge = (
+        False  # goes so near to its fixed point that a ridge has to be chosen where none is given
+    )
     every_row = False  # its centers are the rows, in the rows' order
-    subsamples = False  # takes its subsample from the first centers, which must then be in random order
+    subsamples = (
+        False  # takes its subsample from the first centers, which must then be in random order
+    )
     loss: losses.Given = "square"  # what it makes small; of some a setting
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
-    criterion = "loo"  # by which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the evidence
-    sharded = False  # its work and memory are shared by all ranks; else rank 0 does it while the others wait
+    # By which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the
+    # evidence.
+    criterion = "loo"
+    # Its work and memory are shared by all ranks; else rank 0 does it while the others wait.
+    sharded = False
     resumable = True  # a run can go on from its state
     patience = 3  # epochs without a better score that early stopping waits for
 
@@ -195,7 +243,10 @@ class Solver(Settings, ABC):
 
     def settings(self) -> dict[str, Any]:
         """Its parameters as a plan keeps them: plain data."""
-        return {name: losses.plain(value) if isinstance(value, Loss) else value for name, value in self.get_params().items()}
+        return {
+            name: losses.plain(value) if isinstance(value, Loss) else value
+            for name, value in self.get_params().items()
+        }
 
     def start_from(self, plan: Plan, alpha: Tensor) -> State | None:
         """The state to go on from with the weights of a fitted model."""
@@ -205,7 +256,10 @@ class Solver(Settings, ABC):
     def plan(self, base: Plan) -> Plan: ...
 
     def seconds(self, plan: Plan, rates: Rates) -> float | None:
-        """Predicted from the machine's rates: each term a line of the loop. None where no cost is known."""
+        """Predicted from the machine's rates: each term a line of the loop.
+
+        None where no cost is known.
+        """
         return None
 
     @classmethod
@@ -215,15 +269,23 @@ class Solver(Settings, ABC):
 
     @abstractmethod
     def prepare(self, problem: Problem, plan: Plan, state: Any) -> tuple[Setup, State | None]:
-        """Its Setup, and the state to begin with: the one given, with what it lacks, or a new one. None: no weights until the end."""
+        """Its Setup, and the state to begin with: the one given, with what it lacks, or a new one.
+
+        None: no weights until the end.
+        """
 
     @abstractmethod
     def rounds(self, problem: Problem, setup: Any, state: Any) -> Iterator[Report]:
-        """The method itself, a report after each round. Between two of them a run may be stored, stopped and taken up again."""
+        """The method itself, a report after each round.
+
+        Between two of them a run may be stored, stopped and taken up again.
+        """
 
 
 class Offer(NamedTuple):
-    """A way to train that solver="auto" considers: its name in the table, the solver, and the sizes it is planned for."""
+    """A way to train that solver="auto" considers: its name in the table, the solver, and the
+    sizes it is planned for.
+    """
 
     label: str
     solver: Solver
@@ -237,22 +299,40 @@ class NotFinite(KernelmillError, ArithmeticError):
 def check_finite(values: Tensor | None, plan: Plan) -> None:
     """Raise unless all are finite. Waits for the device."""
     if values is not None and not torch.isfinite(values).all():
-        wider = "use precision='float64', or rescale X and y" if plan.precision != "float64" else "rescale X and y"
-        raise NotFinite(f"solver={plan.solver!r} left the range of {plan.precision}: its numbers are no longer finite; {wider}.")
+        wider = (
+            "use precision='float64', or rescale X and y"
+            if plan.precision != "float64"
+            else "rescale X and y"
+        )
+        raise NotFinite(
+            f"solver={plan.solver!r} left the range of {plan.precision}: its numbers are no longer"
+            f" finite; {wider}."
+        )
 
 
 def check_loss(solver: Solver, base: Plan) -> Loss:
     """The loss of a solver, or the error that says which ones it takes, and of which targets."""
     loss = losses.resolve(solver.loss)
     if not solver.takes(loss):
-        taken = ", ".join(repr(name) for name, known in losses.NAMED.items() if solver.takes(known()))
-        raise InputError(f"loss={solver.loss!r} was given, but solver={solver.name!r} as set takes {taken}; use one, or another solver.")
+        taken = ", ".join(
+            repr(name) for name, known in losses.NAMED.items() if solver.takes(known())
+        )
+        raise InputError(
+            f"loss={solver.loss!r} was given, but solver={solver.name!r} as set takes {taken}; use"
+            " one, or another solver."
+        )
     if not loss.for_classes and not base.regression:
-        raise InputError(f"loss={solver.loss!r} is one of numbers; use KernelRegressor, or loss='logistic' for classes.")
+        raise InputError(
+            f"loss={solver.loss!r} is one of numbers; use KernelRegressor, or loss='logistic' for"
+            " classes."
+        )
     return loss
 
 
 def target_energy(source: Source, loss: Loss, like: Tensor) -> float:
-    """The mean loss of predicting nothing, from up to 10,000 rows evenly spread over the data. `loss` is within the source's units."""
+    """The mean loss of predicting nothing, from up to 10,000 rows evenly spread over the data.
+
+    `loss` is within the source's units.
+    """
     Y, w = (part.to(like) for part in losses.sample(source))
     return (loss.total_of_nothing(Y, w) / w.sum()).item()

@@ -1,7 +1,9 @@
-"""The control variate of EigenPro 4 and its ridge, and what stands in their place where there is none of them.
+"""The control variate of EigenPro 4 and its ridge, and what stands in their place where there is
+none of them.
 
-A step on g − g_last plus the mean of K(·,x) g_last has the same mean as a step on g, and its noise vanishes as residuals settle; so the run
-tends to the direct solution without a vanishing step. The first epoch only remembers residuals, and the mean gradient that they make.
+A step on g − g_last plus the mean of K(·,x) g_last has the same mean as a step on g, and its noise
+vanishes as residuals settle; so the run tends to the direct solution without a vanishing step. The
+first epoch only remembers residuals, and the mean gradient that they make.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ class NoControl:
     limit, anchored = OVERSTEP, False
 
     def recall(self, rows: Tensor) -> Tensor | None:
-        """The residuals that these rows had when last seen, on the rank that keeps them, and zeros elsewhere."""
+        """The residuals that these rows had when last seen, on the rank that keeps them, and zeros
+        elsewhere.
+        """
         return None
 
     def change(self, g: Tensor, last: Tensor) -> Tensor:
@@ -46,7 +50,8 @@ class Memory(NoControl):
 
     def __init__(self, state: EigenPro4State, centers: Shards):
         self._state, self._centers, self._n = state, centers, state.plan.n
-        self._D_next = None if state.epoch + 1 == state.plan.epochs else state.D_next  # after the last epoch nobody asks for it
+        # After the last epoch nobody asks for it.
+        self._D_next = None if state.epoch + 1 == state.plan.epochs else state.D_next
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     def recall(self, rows: Tensor) -> Tensor:
@@ -54,12 +59,15 @@ class Memory(NoControl):
         assert g_last is not None
         own, at = self._centers.has(rows.to(g_last.device))
         self._own, self._at = own, at.clamp(max=max(0, len(g_last) - 1))
-        return g_last[self._at] * own if len(g_last) else g_last.new_zeros(len(rows), g_last.shape[1])
+        return (
+            g_last[self._at] * own if len(g_last) else g_last.new_zeros(len(rows), g_last.shape[1])
+        )
 
     def down(self, K_mZ: Blocks, step: Tensor, g: Tensor) -> Tensor:
         if self._D_next is None:
             return K_mZ.transposed(step)
-        # One pass over the block for both: this batch's h, and its part of the mean gradient for the next epoch.
+        # One pass over the block for both: this batch's h, and its part of the mean gradient for
+        # the next epoch.
         both, c = K_mZ.transposed(torch.cat([step, g / self._n], 1)), g.shape[1]
         self._D_next += both[:, c:]
         return both[:, :c]
@@ -79,7 +87,9 @@ class Memory(NoControl):
 
 
 class Anchor(Memory):
-    """From the second epoch on: steps on how residuals changed, and the mean gradient of the last epoch."""
+    """From the second epoch on: steps on how residuals changed, and the mean gradient of the last
+    epoch.
+    """
 
     limit, anchored = 1.0, True
 
@@ -88,9 +98,12 @@ class Anchor(Memory):
         super().__init__(state, centers)
         D, F, s = state.D, centers.F, centers.s
         assert D is not None
-        self._psi, self._r = centers.setup.project(D)  # as far as it was projected, and what was not
+        # As far as it was projected, and what was not.
+        self._psi, self._r = centers.setup.project(D)
         u = centers.sum(F.T @ D[:s])
-        self._f_s = (D - self._r)[:s] - centers.KF @ u  # values of the projected part on the subsample
+        self._f_s = (D - self._r)[
+            :s
+        ] - centers.KF @ u  # values of the projected part on the subsample
         self._psi[:s] -= F @ u
 
     def change(self, g: Tensor, last: Tensor) -> Tensor:
@@ -124,7 +137,9 @@ class NoRidge:
 
 
 class Ridge(NoRidge):
-    """f ← f − ρ P f beside the step, with ρ = ηλm/n: all of it is known already, as the values f_s on the subsample are carried along."""
+    """f ← f − ρ P f beside the step, with ρ = ηλm/n: all of it is known already, as the values f_s
+    on the subsample are carried along.
+    """
 
     def __init__(self, state: EigenPro4State, centers: Shards):
         assert state.f_s is not None

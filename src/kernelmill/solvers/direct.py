@@ -1,7 +1,8 @@
 """Direct: the exact solution in float64. The truth that every other solver is compared with.
 
-Z = X: kernel ridge, (K + λ/w) α = y. Otherwise least squares in the span of Z: with K(Z,Z) = L Lᵀ the features Φ = K(X,Z) L⁻ᵀ turn the
-ridge λ αᵀK(Z,Z)α into λ‖β‖², so that (ΦᵀwΦ + λ) β = Φᵀw y is well conditioned where K(Z,X)K(X,Z) + λK(Z,Z) is not.
+Z = X: kernel ridge, (K + λ/w) α = y. Otherwise least squares in the span of Z: with K(Z,Z) = L Lᵀ
+the features Φ = K(X,Z) L⁻ᵀ turn the ridge λ αᵀK(Z,Z)α into λ‖β‖², so that (ΦᵀwΦ + λ) β = Φᵀw y is
+well conditioned where K(Z,X)K(X,Z) + λK(Z,Z) is not.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class DirectState(State):
 
     normal: Tensor | None = None  # (p, p) ΦᵀwΦ
     right: Tensor | None = None  # (p, c) Φᵀw y
-    triangle: Tensor | None = None  # (p, p + c) [R | Qᵀy] of the same rows, where the normal equations have too few digits
+    # (p, p + c) [R | Qᵀy] of the same rows, where the normal equations have too few digits.
+    triangle: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Direct(Solver):
         bytes = direct_bytes(base.n, base.p)
         if bytes > base.budget:
             raise InputError(
-                f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers, {base.budget / 2**30:.1f} GiB may be used; "
-                "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
+                f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
+                f" {base.budget / 2**30:.1f} GiB may be used; use fewer centers or"
+                " solver='eigenpro4', which takes memory in proportion to the centers."
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
@@ -66,14 +69,24 @@ class Direct(Solver):
         n, p = plan.n, plan.p
         if plan.every_row:
             return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
-        work = (2 if plan.on_gpu else 3) * n * p * p + 2 * n * p * p  # a triangular solve, at less than a product's rate, and a product
-        return always(plan) + values64((n + p) * p, plan, rates) + 2 * factoring(p, rates) + work / rates.products
+        work = (
+            2 if plan.on_gpu else 3
+            # A triangular solve, at less than a product's rate, and a product.
+        ) * n * p * p + 2 * n * p * p
+        return (
+            always(plan)
+            + values64((n + p) * p, plan, rates)
+            + 2 * factoring(p, rates)
+            + work / rates.products
+        )
 
     @classmethod
     def offers(cls, sizes: Plan) -> list[Offer]:
         return [Offer("direct", cls(), replace(sizes, epochs=0))]
 
-    def prepare(self, problem: Problem, plan: Plan, state: DirectState | None) -> tuple[Added, None]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: DirectState | None
+    ) -> tuple[Added, None]:
         return Added(plan, *in_float64(problem, plan), state), None
 
     def rounds(self, problem: Problem, setup: Added, state: None) -> Iterator[Report]:
@@ -81,7 +94,12 @@ class Direct(Solver):
             yield from least_squares(problem.source, setup)
             return
         K, Z, rows = setup.K, setup.Z, problem.source.take(torch.arange(problem.source.n))
-        alpha = kernel_ridge(K.dense(Z, Z), rows.Y.to(K.device, K.dtype), rows.w.to(K.device, K.dtype), setup.plan.ridge)
+        alpha = kernel_ridge(
+            K.dense(Z, Z),
+            rows.Y.to(K.device, K.dtype),
+            rows.w.to(K.device, K.dtype),
+            setup.plan.ridge,
+        )
         yield Report("epoch", DirectState(setup.plan, alpha, epoch=1))
 
 
@@ -113,16 +131,24 @@ def least_squares(source: Source, setup: Added) -> Iterator[Report]:
     if beta is None:
         triangle = started(before, plan, L) if triangle is None else triangle
         for Phi, Y, seen in whitened(K, source, Z, L, plan):
-            # Least squares without squaring the condition: [Φ | Y] goes chunk by chunk into one triangle [R | Qᵀy].
-            triangle = torch.linalg.qr(torch.cat([triangle, torch.cat([Phi, Y], 1)]), mode="r").R[: plan.p]
+            # Least squares without squaring the condition: [Φ | Y] goes chunk by chunk into one
+            # triangle [R | Qᵀy].
+            triangle = torch.linalg.qr(torch.cat([triangle, torch.cat([Phi, Y], 1)]), mode="r").R[
+                : plan.p
+            ]
             yield Report("projection", None, rows=seen)
         beta, normal, right = by_triangle(triangle, plan.p, plan.ridge), None, None
     alpha = torch.linalg.solve_triangular(L.T, beta, upper=True)
-    yield Report("epoch", DirectState(plan, alpha, epoch=1, normal=normal, right=right, triangle=triangle))
+    yield Report(
+        "epoch", DirectState(plan, alpha, epoch=1, normal=normal, right=right, triangle=triangle)
+    )
 
 
 def by_cholesky(normal: Tensor, right: Tensor, ridge: float) -> Tensor | None:
-    """The solution, or None where too few digits would be left. `normal` is the same afterwards."""
+    """The solution, or None where too few digits would be left.
+
+    `normal` is the same afterwards.
+    """
     diagonal = normal.diagonal().clone()
     normal.diagonal().add_(ridge)
     R, info = torch.linalg.cholesky_ex(normal)
@@ -145,17 +171,24 @@ def started(before: DirectState | None, plan: Plan, L: Tensor) -> Tensor:
 
 def by_triangle(triangle: Tensor, p: int, ridge: float) -> Tensor:
     if ridge:
-        weight = torch.cat([torch.eye(p).to(triangle) * ridge**0.5, torch.zeros_like(triangle[:, p:])], 1)
+        weight = torch.cat(
+            [torch.eye(p).to(triangle) * ridge**0.5, torch.zeros_like(triangle[:, p:])], 1
+        )
         triangle = torch.linalg.qr(torch.cat([triangle, weight]), mode="r").R[:p]
     R, right = triangle[:, :p], triangle[:, p:]
-    # Directions below the rounding of the largest carry no information: they are cut, as a pseudo-inverse would.
+    # Directions below the rounding of the largest carry no information: they are cut, as a
+    # pseudo-inverse would.
     d = R.diagonal().abs()
     if d.min() > d.max() * 1e-13:
         return torch.linalg.solve_triangular(R, right, upper=True)
-    return torch.linalg.lstsq(R.cpu(), right.cpu(), driver="gelsd", rcond=1e-13).solution.to(triangle)
+    return torch.linalg.lstsq(R.cpu(), right.cpu(), driver="gelsd", rcond=1e-13).solution.to(
+        triangle
+    )
 
 
 def direct_is_instant(n: int, p: int, budget: int) -> bool:
-    """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed or compared."""
+    """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed
+    or compared.
+    """
     work = p**3 / 3 if p == n else 3.0 * n * p * p
     return work <= 2e10 and direct_bytes(n, p) <= budget

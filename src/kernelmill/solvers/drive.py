@@ -1,4 +1,7 @@
-"""The loop around every solver: events, steps back, memory, interrupts. It knows no mathematics."""
+"""The loop around every solver: events, steps back, memory, interrupts.
+
+It knows no mathematics.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,21 @@ import torch
 from ..distributed.team import is_alone
 from ..errors import InputError
 from ..planning.plan import Plan
-from .base import Diverged, Ended, Event, OnEvent, Problem, Report, Setup, Solver, State, check_finite
+from .base import (
+    Diverged,
+    Ended,
+    Event,
+    OnEvent,
+    Problem,
+    Report,
+    Setup,
+    Solver,
+    State,
+    check_finite,
+)
 
-SMALLEST_SCALE = 2.0**-12  # a run that has halved its step this far gives up, and returns the last good weights
+# A run that has halved its step this far gives up, and returns the last good weights.
+SMALLEST_SCALE = 2.0**-12
 
 
 @dataclass(frozen=True)
@@ -30,8 +45,17 @@ class Solution:
         return self.ended not in (Ended.DONE, Ended.STOPPED)
 
 
-def drive(solver: Solver, problem: Problem, plan: Plan, listen: OnEvent = lambda event: False, state: Any = None) -> Solution:
-    """Train: from zero, or on from a state. Ctrl-C gives the last good weights, where there are any."""
+def drive(
+    solver: Solver,
+    problem: Problem,
+    plan: Plan,
+    listen: OnEvent = lambda event: False,
+    state: Any = None,
+) -> Solution:
+    """Train: from zero, or on from a state.
+
+    Ctrl-C gives the last good weights, where there are any.
+    """
     if not solver.sharded and not is_alone(problem.comm):
         ranks = f"{problem.comm.size} were given; use EigenPro4, EigenPro3, EigenPro2 or EigenPro1"
         raise InputError(f"solver={solver.name!r} runs on one rank, {ranks}.")
@@ -42,7 +66,8 @@ def drive(solver: Solver, problem: Problem, plan: Plan, listen: OnEvent = lambda
     try:
         ended, why = _run(solver, problem, setup, trail, report)
     except KeyboardInterrupt:
-        if trail.last is None or not is_alone(problem.comm):  # other ranks do not know; or there is nothing to keep
+        # Other ranks do not know; or there is nothing to keep.
+        if trail.last is None or not is_alone(problem.comm):
             raise
         trail.last.revert()
         ended, why = Ended.INTERRUPTED, Ended.INTERRUPTED.value
@@ -52,7 +77,9 @@ def drive(solver: Solver, problem: Problem, plan: Plan, listen: OnEvent = lambda
     return Solution(state, ended, why)
 
 
-def _run(solver: Solver, problem: Problem, setup: Setup, trail: Trail, report: Reporter) -> tuple[Ended, str]:
+def _run(
+    solver: Solver, problem: Problem, setup: Setup, trail: Trail, report: Reporter
+) -> tuple[Ended, str]:
     """Round after round, until there are no more or one asks for an end."""
     while True:
         failed, eta, stop = False, None, False
@@ -61,19 +88,23 @@ def _run(solver: Solver, problem: Problem, setup: Setup, trail: Trail, report: R
                 stop = _note(done, trail, report) or stop
                 if done.short:
                     return Ended.SHORT, done.short
-                if stop and trail.last is not None and trail.last.position < problem.source.n:  # else the epoch's own report follows
+                # Else the epoch's own report follows.
+                if stop and trail.last is not None and trail.last.position < problem.source.n:
                     return Ended.STOPPED, Ended.STOPPED.value
             return Ended.DONE, ""
         except Diverged as diverged:
             failed, eta = True, diverged.eta
         except torch.OutOfMemoryError:
-            if not is_alone(problem.comm):  # the others are in the middle of this round, and could not be told
+            # The others are in the middle of this round, and could not be told.
+            if not is_alone(problem.comm):
                 raise
         # Here what the round held is free again.
         if not failed:
             setup = setup.leaner()
             trail.replace(plan=setup.plan)
-            report("less_memory", trail.last, note="out of memory: this round again, with less of it")
+            report(
+                "less_memory", trail.last, note="out of memory: this round again, with less of it"
+            )
             continue
         trail.step_back()
         note = "residuals grew: back to earlier weights, with half the step"
@@ -94,15 +125,26 @@ def _note(done: Report, trail: Trail, report: Reporter) -> bool:
 
 
 class Trail:
-    """The state that a run is in, and those it could go back to: the last good one first. Damage may show late: each further failure goes
-    one state further back, at last to the start."""
+    """The state that a run is in, and those it could go back to: the last good one first.
+
+    Damage may show late: each further failure goes one state further back, at last to the start.
+    """
 
     def __init__(self, start: State | None):
-        self._states, self.last, self.scale = [start], cast(Any, start), 1.0 if start is None else start.step_scale
+        self._states, self.last, self.scale = (
+            [start],
+            cast(Any, start),
+            1.0 if start is None else start.step_scale,
+        )
 
     def keep(self, state: State) -> None:
         former = self._states[-1]
-        if len(self._states) > 1 and former is not None and former.position >= state.plan.n and state.epoch == former.epoch + 1:
+        if (
+            len(self._states) > 1
+            and former is not None
+            and former.position >= state.plan.n
+            and state.epoch == former.epoch + 1
+        ):
             self._states.pop()  # the end of an epoch is the moment of its last projection
         self._states, self.last = [self._states[0], *self._states[1:][-1:], state], state
 
@@ -116,20 +158,39 @@ class Trail:
 
 
 class Reporter:
-    """Turns progress into events with a clock of its own. No run gets past the last one with weights that are not finite."""
+    """Turns progress into events with a clock of its own.
+
+    No run gets past the last one with weights that are not finite.
+    """
 
     def __init__(self, plan: Plan, listen: OnEvent, resumable: bool):
-        self._plan, self._listen, self._resumable, self._start = plan, listen, resumable, time.perf_counter()
+        self._plan, self._listen, self._resumable, self._start = (
+            plan,
+            listen,
+            resumable,
+            time.perf_counter(),
+        )
 
-    def __call__(self, kind: str, state: State | None, *, stored: bool = False, **values: Any) -> bool:
+    def __call__(
+        self, kind: str, state: State | None, *, stored: bool = False, **values: Any
+    ) -> bool:
         """`stored`: this is a moment from which the run could go on."""
-        epoch, position, alpha = (0, 0, None) if state is None else (state.epoch, state.position, state.alpha)
+        epoch, position, alpha = (
+            (0, 0, None) if state is None else (state.epoch, state.position, state.alpha)
+        )
         if kind == "end":
             check_finite(alpha, self._plan)
         if state is not None and alpha is not None and kind == "epoch":
             alpha = alpha.to(state.plan.torch_dtype)
         kept = {"state": state} if stored and self._resumable else {}
-        return self._tell(kind, epoch, position, alpha=None if kind in ("step_back", "less_memory") else alpha, **kept, **values)
+        return self._tell(
+            kind,
+            epoch,
+            position,
+            alpha=None if kind in ("step_back", "less_memory") else alpha,
+            **kept,
+            **values,
+        )
 
     def rows(self, seen: int) -> None:
         """Rows that were read before there are weights."""
@@ -138,4 +199,8 @@ class Reporter:
     def _tell(self, kind: str, epoch: int, position: int, **values: Any) -> bool:
         total = self._plan.n * self._plan.epochs
         rows = min(total, epoch * self._plan.n + position)
-        return bool(self._listen(Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)))
+        return bool(
+            self._listen(
+                Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)
+            )
+        )

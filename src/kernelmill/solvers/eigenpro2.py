@@ -1,6 +1,9 @@
-"""EigenPro 2: every row is a center (Z = X). No projection at all; an epoch is one pass of `projection.Pass` on (X, Y).
+"""EigenPro 2: every row is a center (Z = X).
 
-EigenPro 1 (Ma, Belkin, 2017) is the same with the preconditioner of all rows, s = n, where the eigensystem of K(X,X) is affordable.
+No projection at all; an epoch is one pass of `projection.Pass` on (X, Y).
+
+EigenPro 1 (Ma, Belkin, 2017) is the same with the preconditioner of all rows, s = n, where the
+eigensystem of K(X,X) is affordable.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..errors import InputError
 from ..losses import Loss
 from ..planning.arguments import whole
 from ..planning.machine import Rates
-from ..planning.plan import Plan, every_row_needed
+from ..planning.plan import Plan, require_every_row
 from ..preconditioner import build, measured_step, row_steps
 from ..projection import Pass
 from .base import MAX_GROWTH, Diverged, Offer, Problem, Report, Setup, Solver, State, check_loss
@@ -33,7 +36,9 @@ class PassState(State):
 
 @dataclass(frozen=True)
 class LossPass(Pass):
-    """A pass down another loss than the square: r gives the values too, f = Y − r − λα/w, and a step goes along −gradient(f) − λα/w."""
+    """A pass down another loss than the square: r gives the values too, f = Y − r − λα/w, and a
+    step goes along −gradient(f) − λα/w.
+    """
 
     loss: Loss = field(kw_only=True)
     Y: Tensor = field(kw_only=True)  # (n, c) on every rank
@@ -42,7 +47,8 @@ class LossPass(Pass):
     def downhill(self, start: int, stop: int, own: slice, now: Tensor, V: Tensor) -> Tensor:
         assert self.shift is not None
         alpha, head = self.alpha[own].clone(), self.F[own]
-        alpha[: len(head)] += head @ V  # rows of the subsample have their share of the preconditioner's part
+        # Rows of the subsample have their share of the preconditioner's part.
+        alpha[: len(head)] += head @ V
         held = gather(self.comm, self.shift[own, None] * alpha, start, stop)
         Y = self.Y[start:stop]
         return -self.loss.gradient(Y - now - held, Y) - held
@@ -50,7 +56,9 @@ class LossPass(Pass):
 
 @dataclass(frozen=True)
 class Passes(Setup):
-    """One epoch as a pass over the rows, its steps at full scale, and what `size` is of predicting nothing."""
+    """One epoch as a pass over the rows, its steps at full scale, and what `size` is of predicting
+    nothing.
+    """
 
     plan: Plan
     epoch: Pass
@@ -72,7 +80,10 @@ class Passes(Setup):
 
 @dataclass(frozen=True)
 class LossPasses(Passes):
-    """The same with another loss than the square. `size` is its sum, with weights w, at the values f = Y − r − λα/w."""
+    """The same with another loss than the square.
+
+    `size` is its sum, with weights w, at the values f = Y − r − λα/w.
+    """
 
     epoch: LossPass
     w: Tensor  # (n,) and
@@ -88,8 +99,11 @@ class LossPasses(Passes):
 
 @dataclass(eq=False)
 class EigenPro2(Solver):
-    """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`. An epoch evaluates n²/2 kernel values. The default
-    five epochs bring the loss to within a tenth of the targets' variance of the direct solution's."""
+    """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`.
+
+    An epoch evaluates n²/2 kernel values. The default five epochs bring the loss to within a tenth
+    of the targets' variance of the direct solution's.
+    """
 
     s: int | None = None
     q: int | None = None
@@ -106,7 +120,7 @@ class EigenPro2(Solver):
         return loss.is_smooth
 
     def plan(self, base: Plan) -> Plan:
-        every_row_needed(base)
+        require_every_row(base)
         whole("m", self.m, 1)
         check_loss(self, base)
         return eigenpro_sizes(base, s=self.s, q=self.q, projection="carried", control_variate=False)
@@ -118,7 +132,9 @@ class EigenPro2(Solver):
     def offers(cls, sizes: Plan) -> list[Offer]:
         return [Offer("eigenpro2", cls(), sizes)] if sizes.every_row else []
 
-    def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: PassState | None
+    ) -> tuple[Passes, PassState]:
         return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
 
     def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
@@ -127,8 +143,11 @@ class EigenPro2(Solver):
 
 @dataclass(eq=False)
 class EigenPro1(Solver):
-    """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`. Takes n² memory and n³ operations once.
-    With the default epochs as near to the direct solution as EigenPro2."""
+    """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`.
+
+    Takes n² memory and n³ operations once. With the default epochs as near to the direct solution
+    as EigenPro2.
+    """
 
     q: int | None = None
     m: int | None = None
@@ -138,52 +157,89 @@ class EigenPro1(Solver):
     needs_ridge = True
     every_row = True
     sharded = True
-    subsamples = True  # each batch is one of all rows: rows that come sorted would need a smaller step
+    subsamples = (
+        True  # each batch is one of all rows: rows that come sorted would need a smaller step
+    )
 
     def takes(self, loss: Loss) -> bool:
         return loss.is_smooth
 
     def plan(self, base: Plan) -> Plan:
-        every_row_needed(base)
+        require_every_row(base)
         whole("m", self.m, 1)
         check_loss(self, base)
         whole("q", self.q, 0)
         if self.q is not None and self.q >= base.n:
-            raise InputError(f"q={self.q} was given for {base.n} rows: expected q below the number of rows.")
+            raise InputError(
+                f"q={self.q} was given for {base.n} rows: expected q below the number of rows."
+            )
         plan = eigenpro_sizes(base, s=base.n, q=self.q, projection="carried", control_variate=False)
         if plan.bytes > plan.budget:
             raise InputError(
-                f"solver='eigenpro1' needs {plan.bytes / 2**30:.1f} GiB for the eigensystem of {plan.n} rows, {plan.budget / 2**30:.1f} "
-                "may be used; use solver='eigenpro2', which takes that of a subsample."
+                f"solver='eigenpro1' needs {plan.bytes / 2**30:.1f} GiB for the eigensystem of"
+                f" {plan.n} rows, {plan.budget / 2**30:.1f} may be used; use solver='eigenpro2',"
+                " which takes that of a subsample."
             )
         return plan
 
-    def prepare(self, problem: Problem, plan: Plan, state: PassState | None) -> tuple[Passes, PassState]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: PassState | None
+    ) -> tuple[Passes, PassState]:
         return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
 
     def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
         return epochs(problem, setup, state)
 
 
-def prepare_passes(problem: Problem, plan: Plan, state: PassState | None, m: int | None, loss: Loss) -> tuple[Passes, PassState]:
+def prepare_passes(
+    problem: Problem, plan: Plan, state: PassState | None, m: int | None, loss: Loss
+) -> tuple[Passes, PassState]:
     """Z holds the source's rows in the source's order, this rank's share."""
     source, comm, generator = problem.source, problem.comm, problem.generator
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
     X_s = first(comm, points, plan.s or 0)
-    begun_before = plan.eta is not None and plan.tau is None  # a plan of before the ridge set a level
+    # A plan of before the ridge set a level.
+    begun_before = plan.eta is not None and plan.tau is None
     level = 0.0 if begun_before else plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
-    pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
+    pre, spectrum = comm.same(
+        lambda: build(
+            K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level
+        )
+    )
     M, k = on_centers(K, points, X_s, pre.F)
     k_X = gather(comm, k, 0, plan.p)
     if plan.eta is None:
         step = measured_step(spectrum, k_X.max().item(), plan.p, m, overstep=1.0)
-        plan = with_step(plan, m=step.m, T=1, eta=step.eta, q=pre.q, beta=step.beta, tau=pre.tau, lambda_top=spectrum.lambda_top)
+        plan = with_step(
+            plan,
+            m=step.m,
+            T=1,
+            eta=step.eta,
+            q=pre.q,
+            beta=step.beta,
+            tau=pre.tau,
+            lambda_top=spectrum.lambda_top,
+        )
     targets, weights = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
-    Y, shift = targets[shard(comm)].clone(), plan.ridge / weights[shard(comm)]  # the ridge makes it (K + λ/w) α = y
+    # The ridge makes it (K + λ/w) α = y.
+    Y, shift = (targets[shard(comm)].clone(), plan.ridge / weights[shard(comm)])
     near, zeros = loss.within(source, k_X), torch.zeros_like(Y)
-    steps = 1 / (near.largest_curvature / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / weights)
-    parts = K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m or 1, plan.keep_block, comm, steps
+    steps = 1 / (
+        near.largest_curvature / row_steps(plan.eta or 0.0, k_X, 1.0) + plan.ridge / weights
+    )
+    parts = (
+        K,
+        points,
+        M,
+        pre.F[shard(comm)],
+        len(X_s),
+        plan.p,
+        plan.m or 1,
+        plan.keep_block,
+        comm,
+        steps,
+    )
     if loss.name == "square":
         setup = Passes(plan, Pass(*parts, shift=shift), steps, 0.0)
     else:

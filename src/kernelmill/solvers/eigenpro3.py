@@ -1,4 +1,7 @@
-"""EigenPro 3: a projection after every step. EigenPro 4 with T = 1, kept as the plain statement of what that one delays."""
+"""EigenPro 3: a projection after every step.
+
+EigenPro 4 with T = 1, kept as the plain statement of what that one delays.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,26 @@ from ..planning.arguments import whole
 from ..planning.plan import Plan
 from ..preconditioner import OVERSTEP, diagonal, row_steps
 from .base import MAX_GROWTH, Diverged, Problem, Report, Solver, check_loss, target_energy
-from .eigenpro_setup import Setup, measured, printed, step_now
+from .eigenpro_setup import Setup, prepare_measured, prepare_printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import ProjectedState
 
-DRIFT = 4.0  # times its lowest loss that an epoch may have at the end before the weights of the best one are taken
-REPORT_EVERY = 50  # steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes seconds
+# Times its lowest loss that an epoch may have at the end before the weights of the best one are
+# taken.
+DRIFT = 4.0
+# Steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes
+# seconds.
+REPORT_EVERY = 50
 REPORT_VALUES = 10**11
 
 
 @dataclass(eq=False)
 class EigenPro3(Solver):
-    """s, q, m, projection, recipe and loss as in EigenPro4. Each step costs a projection: O(p²) a batch. With the default
-    epochs as near to the direct solution as EigenPro4."""
+    """s, q, m, projection, recipe and loss as in EigenPro4.
+
+    Each step costs a projection: O(p²) a batch. With the default epochs as near to the direct
+    solution as EigenPro4.
+    """
 
     s: int | None = None
     q: int | None = None
@@ -48,15 +58,21 @@ class EigenPro3(Solver):
         whole("m", self.m, 1)
         check_loss(self, base)
         base = replace(base, recipe=self.recipe)
-        return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=False)
+        return eigenpro_sizes(
+            base, s=self.s, q=self.q, projection=self.projection, control_variate=False
+        )
 
-    def prepare(self, problem: Problem, plan: Plan, state: ProjectedState | None) -> tuple[Setup, ProjectedState]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: ProjectedState | None
+    ) -> tuple[Setup, ProjectedState]:
         if plan.recipe == "paper":
-            setup = printed(problem, plan, self.m, 1)
+            setup = prepare_printed(problem, plan, self.m, 1)
         else:
-            setup = measured(problem, plan, self.m, 1, losses.resolve(self.loss))
+            setup = prepare_measured(problem, plan, self.m, 1, losses.resolve(self.loss))
         K, plan = setup.K, setup.plan
-        state = state or ProjectedState.of(plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device))
+        state = state or ProjectedState.of(
+            plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device)
+        )
         state.energy = state.energy or target_energy(problem.source, setup.loss, state.alpha)
         return setup, state
 
@@ -66,7 +82,9 @@ class EigenPro3(Solver):
         every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
         room = setup.K.room(plan.m or 1, len(setup.Z)) if plan.keep_block else None
         while state.epoch < plan.epochs:
-            for i, batch in enumerate(problem.source.batches(plan.m or 1, state.epoch, state.position)):
+            for i, batch in enumerate(
+                problem.source.batches(plan.m or 1, state.epoch, state.position)
+            ):
                 eta = step_now(plan, state)
                 step(batch, eta, state, setup, problem.comm, room)
                 if i % every < every - 1 and state.position < n:
@@ -75,16 +93,28 @@ class EigenPro3(Solver):
                 if not state.loss <= MAX_GROWTH * state.energy:
                     raise Diverged(eta)
                 yield Report("projection", state.copy(), state.loss, eta)
-            state = replace(state, epoch=state.epoch + 1, position=0, epoch_loss=0.0, epoch_weight=0.0)
+            state = replace(
+                state, epoch=state.epoch + 1, position=0, epoch_loss=0.0, epoch_weight=0.0
+            )
             if best.loss is None or (state.loss or 0.0) < best.loss:
                 best = state.copy()
             yield Report("epoch", state.copy(), state.loss, eta)
         if (state.loss or 0.0) > max(DRIFT * (best.loss or 0.0), state.energy / 100):
-            why = f"rounding in {plan.precision} drives it away from its solution: use precision='float64'"
+            why = (
+                f"rounding in {plan.precision} drives it away from its solution: use"
+                " precision='float64'"
+            )
             yield Report("epoch", best, short=why)
 
 
-def step(batch: Batch, eta: float, state: ProjectedState, setup: Setup, comm: Communicator, room: Tensor | None) -> None:
+def step(
+    batch: Batch,
+    eta: float,
+    state: ProjectedState,
+    setup: Setup,
+    comm: Communicator,
+    room: Tensor | None,
+) -> None:
     """One step and its projection, in place."""
     K, Z, X_s, F, plan, loss = setup.K, setup.Z, setup.X_s, setup.F, setup.plan, setup.loss
     own_s, m = count(comm, len(X_s)), len(batch)
@@ -93,7 +123,11 @@ def step(batch: Batch, eta: float, state: ProjectedState, setup: Setup, comm: Co
     f = comm.all_sum(K_mZ @ state.alpha)
     e = loss.gradient(f, Y_m)
     K_ms = K_mZ[:, : len(X_s)] if setup.nested and own_s == len(X_s) else K.dense(X_m, X_s)
-    limit = OVERSTEP * state.step_scale / loss.largest_curvature if plan.recipe == "measured" else float("inf")
+    limit = (
+        OVERSTEP * state.step_scale / loss.largest_curvature
+        if plan.recipe == "measured"
+        else float("inf")
+    )
     g = w_m * e
     step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * g
     v = F.T @ (K_ms.T @ step)

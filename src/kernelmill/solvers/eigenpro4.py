@@ -1,9 +1,12 @@
-"""EigenPro 4: preconditioned SGD in the RKHS with delayed projections onto the span of the centers, in O(p) memory.
+"""EigenPro 4: preconditioned SGD in the RKHS with delayed projections onto the span of the
+centers, in O(p) memory.
 
-`rounds` and `steps` are the paper's Algorithm 1: T steps, then one projection. docs/algorithm.md measures what differs from the print: the
-subsample is drawn from the centers, so that the preconditioner stays inside their span; step and batch are measured on fresh rows; the step
-falls linearly to zero; and from the second epoch on each row's last gradient is subtracted from its new one, so that label noise no longer
-drives the steps (a control variate, control.py). Who has which row is shards.py's business; the paper's own recipe is in paper.py.
+`rounds` and `steps` are the paper's Algorithm 1: T steps, then one projection. docs/algorithm.md
+measures what differs from the print: the subsample is drawn from the centers, so that the
+preconditioner stays inside their span; step and batch are measured on fresh rows; the step falls
+linearly to zero; and from the second epoch on each row's last gradient is subtracted from its new
+one, so that label noise no longer drives the steps (a control variate, control.py). Who has which
+row is shards.py's business; the paper's own recipe is in paper.py.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from ..preconditioner import row_steps
 from .base import Diverged, Offer, Problem, Report, Solver, check_loss
 from .control import NoControl, NoRidge, control_of, ridge_of
 from .eigenpro_costs import eigenpro4_seconds
-from .eigenpro_setup import Setup, measured, printed, step_now
+from .eigenpro_setup import Setup, prepare_measured, prepare_printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import EigenPro4State, Tally, complete, is_healthy, is_settled, next_epoch
 from .paper import rounds_as_printed
@@ -34,12 +37,13 @@ from .shards import Shards
 
 @dataclass(eq=False)
 class EigenPro4(Solver):
-    """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection: "auto", "cholesky", "carried" or
-    "one_pass"; control_variate: subtract last gradients from the second epoch on; loss: any smooth one of `losses`. None: the plan decides,
-    or it is measured.
+    """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection:
+    "auto", "cholesky", "carried" or "one_pass"; control_variate: subtract last gradients from the
+    second epoch on; loss: any smooth one of `losses`. None: the plan decides, or it is measured.
 
-    It ends after its epochs, which regularise: five, the default below a million rows, bring the loss on the training rows to within a
-    tenth of the targets' variance of the direct solution's."""
+    It ends after its epochs, which regularise: five, the default below a million rows, bring the
+    loss on the training rows to within a tenth of the targets' variance of the direct solution's.
+    """
 
     s: int | None = None
     q: int | None = None
@@ -56,7 +60,9 @@ class EigenPro4(Solver):
 
     @classmethod
     def paper(cls, s: int = 1000, q: int = 100) -> EigenPro4:
-        """The paper's own recipe: subsample of the data, the printed step, one pass from zero, no decay."""
+        """The paper's own recipe: subsample of the data, the printed step, one pass from zero, no
+        decay.
+        """
         return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
 
     def takes(self, loss: Loss) -> bool:
@@ -67,7 +73,13 @@ class EigenPro4(Solver):
         whole("T", self.T, 1)
         check_loss(self, base)
         base = replace(base, recipe=self.recipe)
-        return eigenpro_sizes(base, s=self.s, q=self.q, projection=self.projection, control_variate=self.control_variate)
+        return eigenpro_sizes(
+            base,
+            s=self.s,
+            q=self.q,
+            projection=self.projection,
+            control_variate=self.control_variate,
+        )
 
     def seconds(self, plan: Plan, rates: Rates) -> float:
         return eigenpro4_seconds(plan, rates)
@@ -80,11 +92,13 @@ class EigenPro4(Solver):
             Offer("eigenpro4, carried residual", cls(projection="carried"), sizes),
         ]
 
-    def prepare(self, problem: Problem, plan: Plan, state: EigenPro4State | None) -> tuple[Setup, EigenPro4State]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: EigenPro4State | None
+    ) -> tuple[Setup, EigenPro4State]:
         if plan.recipe == "paper":
-            setup = printed(problem, plan, self.m, self.T)
+            setup = prepare_printed(problem, plan, self.m, self.T)
         else:
-            setup = measured(problem, plan, self.m, self.T, losses.resolve(self.loss))
+            setup = prepare_measured(problem, plan, self.m, self.T, losses.resolve(self.loss))
         return setup, complete(state, setup, problem.source, problem.comm)
 
     def rounds(self, problem: Problem, setup: Setup, state: EigenPro4State) -> Iterator[Report]:
@@ -92,8 +106,12 @@ class EigenPro4(Solver):
         return method(problem, setup, state.copy(), Shards(setup, problem.comm))
 
 
-def rounds(problem: Problem, setup: Setup, state: EigenPro4State, centers: Shards) -> Iterator[Report]:
-    """Algorithm 1, as corrected in docs/algorithm.md: T steps, the projection of what they did, and so on."""
+def rounds(
+    problem: Problem, setup: Setup, state: EigenPro4State, centers: Shards
+) -> Iterator[Report]:
+    """Algorithm 1, as corrected in docs/algorithm.md: T steps, the projection of what they did, and
+    so on.
+    """
     plan, eta = setup.plan, 0.0
     while state.epoch < plan.epochs:
         control, ridge = control_of(state, centers), ridge_of(state, centers)
@@ -116,9 +134,17 @@ def rounds(problem: Problem, setup: Setup, state: EigenPro4State, centers: Shard
         raise Diverged(eta)
 
 
-def steps(batches: Iterable[Batch], state: EigenPro4State, centers: Shards, control: NoControl, ridge: NoRidge) -> tuple[Tensor, Tally]:
-    """Steps down the gradient, each batch predicted with all before it: h, (p, c), what they did to the model's values on the centers
-    beside the weights. m rows of a batch, p centers, of which the first s are the subsample, q directions, c outputs."""
+def steps(
+    batches: Iterable[Batch],
+    state: EigenPro4State,
+    centers: Shards,
+    control: NoControl,
+    ridge: NoRidge,
+) -> tuple[Tensor, Tally]:
+    """Steps down the gradient, each batch predicted with all before it: h, (p, c), what they did
+    to the model's values on the centers beside the weights. m rows of a batch, p centers, of which
+    the first s are the subsample, q directions, c outputs.
+    """
     plan, alpha, F, s, loss = state.plan, state.alpha, centers.F, centers.s, centers.setup.loss
     h, tmp, tally = torch.zeros_like(alpha), centers.temporary(), Tally(loss)
     limit = control.limit * state.step_scale / loss.largest_curvature
@@ -126,7 +152,8 @@ def steps(batches: Iterable[Batch], state: EigenPro4State, centers: Shards, cont
         m, eta = len(batch), step_now(plan, state, control.anchored)
         X_m, Y_m, w_m = centers.rows(batch)
         K_mZ = centers.block(X_m, tmp)  # (m, p)
-        f, k, last = centers.predict(K_mZ, alpha, tmp, control.recall(batch.rows))  # (m, c), (m,), (m, c)
+        # (m, c), (m,), (m, c).
+        f, k, last = centers.predict(K_mZ, alpha, tmp, control.recall(batch.rows))
         e = loss.gradient(f, Y_m)  # (m, c) of the square loss f − Y_m
         g = w_m * e
         tally.add(f, Y_m, w_m, e, g)

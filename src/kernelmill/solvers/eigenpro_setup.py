@@ -1,4 +1,6 @@
-"""What the EigenPro solvers prepare once from the operator: features of Z, the preconditioner, the measured step, the projection."""
+"""What the EigenPro solvers prepare once from the operator: features of Z, the preconditioner, the
+measured step, the projection.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from .eigenpro_sizes import keeps_factors, with_step
 
 @dataclass(frozen=True)
 class Setup(base.Setup):
-    """The operator's part of a run. `nested`: X_s is the first s rows of Z; else X_s are rows of the data, the paper's way."""
+    """The operator's part of a run.
+
+    `nested`: X_s is the first s rows of Z; else X_s are rows of the data, the paper's way.
+    """
 
     K: KernelProduct
     Z: Points  # this rank's rows
@@ -50,9 +55,14 @@ class Setup(base.Setup):
 
     @property
     def rough(self) -> bool:
-        """Whether k, which holds back single rows, may be off by 4e-3: where it is much larger than that, and K(x,x) is 1."""
+        """Whether k, which holds back single rows, may be off by 4e-3: where it is much larger
+        than that, and K(x,x) is 1.
+        """
         return (
-            self.plan.on_gpu and self.K.kernel.translation_invariant and self.K.dtype == torch.float32 and (self.plan.beta_mean or 0) > 0.05
+            self.plan.on_gpu
+            and self.K.kernel.translation_invariant
+            and self.K.dtype == torch.float32
+            and (self.plan.beta_mean or 0) > 0.05
         )
 
     def leaner(self) -> Setup:
@@ -62,22 +72,28 @@ class Setup(base.Setup):
         factors = isinstance(passing, Pass) and passing.factors is not None
         if not plan.keep_block and not factors and (K.is_fused or K.tile_bytes <= SMALLEST_TILE):
             raise torch.OutOfMemoryError(
-                f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with nothing kept and the smallest tiles; "
-                "use fewer centers."
+                f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with"
+                " nothing kept and the smallest tiles; use fewer centers."
             )
         project = self.project
         if isinstance(passing, Pass):
-            passing = replace(passing, keep=False, factors=passing.factors if plan.keep_block else None)
+            passing = replace(
+                passing, keep=False, factors=passing.factors if plan.keep_block else None
+            )
             project = Forgetful(passing) if isinstance(project, Forgetful) else passing
         if not plan.keep_block:
             K.tile_bytes = max(SMALLEST_TILE, K.tile_bytes // 2)
-        return replace(self, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes), project=project)
+        return replace(
+            self, plan=replace(plan, keep_block=False, tile_bytes=K.tile_bytes), project=project
+        )
 
 
 def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
     """The kernel in the plan's precision, measured from the mean of the centers."""
     origin, spread = frame(kernel, Z, comm.all_sum)
-    return KernelProduct(kernel, origin, plan.precision, torch.device(plan.device), plan.tile_bytes, spread)
+    return KernelProduct(
+        kernel, origin, plan.precision, torch.device(plan.device), plan.tile_bytes, spread
+    )
 
 
 def first(comm: Communicator, Z: Points, rows: int) -> Points:
@@ -86,14 +102,18 @@ def first(comm: Communicator, Z: Points, rows: int) -> Points:
     return Points(gather(comm, Z.x[:own], 0, rows), gather(comm, Z.sq[:own], 0, rows))
 
 
-def fresh_rows(source: Source, K: KernelProduct, rows: int, generator: torch.Generator) -> tuple[Points, Tensor]:
+def fresh_rows(
+    source: Source, K: KernelProduct, rows: int, generator: torch.Generator
+) -> tuple[Points, Tensor]:
     """Random rows of the data, and their weights."""
     batch = source.take(torch.randperm(source.n, generator=generator)[:rows])
     return K.points(batch.X), batch.w.to(K.device, K.dtype)
 
 
 def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Tensor, Tensor]:
-    """M = K(Z, X_s) F and the preconditioned diagonal k on this rank's centers: p·s kernel values, none of them held."""
+    """M = K(Z, X_s) F and the preconditioned diagonal k on this rank's centers: p·s kernel values,
+    none of them held.
+    """
     M, k = torch.empty(len(Z), F.shape[1], dtype=K.dtype, device=K.device), torch.empty_like(Z.sq)
     step = max(1, K.tile_bytes // (len(X_s) * K.dtype.itemsize))
     for start in range(0, len(Z), step):
@@ -104,8 +124,12 @@ def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Ten
     return M, k
 
 
-def measured(problem: Problem, plan: Plan, m: int | None, T: int | None, loss: Loss) -> Setup:
-    """Subsample among the centers, one eigensystem for data and projection, step measured on fresh rows of the data."""
+def prepare_measured(
+    problem: Problem, plan: Plan, m: int | None, T: int | None, loss: Loss
+) -> Setup:
+    """Subsample among the centers, one eigensystem for data and projection, step measured on fresh
+    rows of the data.
+    """
     source, comm, generator = problem.source, problem.comm, problem.generator
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
@@ -113,16 +137,21 @@ def measured(problem: Problem, plan: Plan, m: int | None, T: int | None, loss: L
     near = loss.within(source, points.sq)
     if plan.eta is None:
         level = plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
-        pre, spectrum = comm.same(lambda: build(K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level))
+        pre, spectrum = comm.same(
+            lambda: build(
+                K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level
+            )
+        )
     else:  # a stored plan keeps its step: nothing is measured again
-        pre = comm.same(lambda: again(K, X_s, plan))
+        pre = comm.same(lambda: widen(K, X_s, plan))
     M, k = on_centers(K, points, X_s, pre.F)
     if plan.eta is None:
         beta = max(spectrum.k.max().item(), largest(comm, k.max().item() if len(k) else 0.0))
         step = measured_step(spectrum, beta, plan.p, m)
+        # Whole tiles of the fused kernels.
         plan = with_step(
             plan,
-            m=step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128,  # whole tiles of the fused kernels
+            m=(step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128),
             T=T,
             eta=step.eta / near.largest_curvature,  # it was measured for a curvature of 1
             q=pre.q,
@@ -133,24 +162,40 @@ def measured(problem: Problem, plan: Plan, m: int | None, T: int | None, loss: L
         )
     if plan.projection == "cholesky":
         try:
-            return Setup(K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm), near)
+            return Setup(
+                K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm), near
+            )
         except NotPositiveDefinite as error:
             log.warning("%s Going on with projection='carried'.", error)
             plan = replace(plan, projection="carried")
-    project = Pass(K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm)
+    project = Pass(
+        K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm
+    )
     if keeps_factors(plan):
         project = project.with_factors(plan.stack_bytes)
-    return Setup(K, points, X_s, pre, M, True, plan, Forgetful(project) if plan.projection == "one_pass" else project, near)
+    return Setup(
+        K,
+        points,
+        X_s,
+        pre,
+        M,
+        True,
+        plan,
+        Forgetful(project) if plan.projection == "one_pass" else project,
+        near,
+    )
 
 
-def again(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
+def widen(K: KernelProduct, X_s: Points, plan: Plan) -> Preconditioner:
     """The preconditioner of a plan that has its step already."""
     K_ss = K.dense64(X_s, X_s)
     return precondition(K_ss, *top_eigensystem(K_ss, plan.q or 0), plan.tau or 0.0, K.dtype)
 
 
-def printed(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup:
-    """The paper's recipe: subsample of the data, critical batch from the subsample's tail, one EigenPro 2 pass from zero."""
+def prepare_printed(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup:
+    """The paper's recipe: subsample of the data, critical batch from the subsample's tail, one
+    EigenPro 2 pass from zero.
+    """
     comm = problem.comm
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
@@ -160,17 +205,33 @@ def printed(problem: Problem, plan: Plan, m: int | None, T: int | None) -> Setup
         plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
     M, _ = on_centers(K, points, X_s, pre.F)
     if plan.projection == "cholesky":
-        return Setup(K, points, X_s, pre, M, False, plan, cholesky(K, points, plan.p, comm), Square())
+        return Setup(
+            K, points, X_s, pre, M, False, plan, cholesky(K, points, plan.p, comm), Square()
+        )
     Z_s = first(comm, points, min(plan.s or 0, plan.p))
     pre_Z, eta_Z, m_Z = comm.same(lambda: _printed(K, Z_s, plan.q or 0, plan.p, None))
     M_Z, _ = on_centers(K, points, Z_s, pre_Z.F)
     plan = replace(plan, m_Z=m_Z, eta_Z=eta_Z)
     steps = torch.full((plan.p,), eta_Z, dtype=K.dtype, device=K.device)
-    project: Projection = Pass(K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps)
-    return Setup(K, points, X_s, pre, M, False, plan, project if plan.projection == "carried" else Forgetful(project), Square())
+    project: Projection = Pass(
+        K, points, M_Z, pre_Z.F[shard(comm)], len(Z_s), plan.p, m_Z, plan.keep_block, comm, steps
+    )
+    return Setup(
+        K,
+        points,
+        X_s,
+        pre,
+        M,
+        False,
+        plan,
+        project if plan.projection == "carried" else Forgetful(project),
+        Square(),
+    )
 
 
-def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None) -> tuple[Preconditioner, float, int]:
+def _printed(
+    K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None
+) -> tuple[Preconditioner, float, int]:
     K_ss = K.dense64(X_s, X_s)
     values, E = top_eigensystem(K_ss, min(q, len(X_s) - 1))
     pre = precondition(K_ss, values, E, values[-1].item(), K.dtype)
@@ -179,7 +240,9 @@ def _printed(K: KernelProduct, X_s: Points, q: int, largest: int, m: int | None)
 
 
 def step_now(plan: Plan, state: State, anchored: bool = False) -> float:
-    """η at this moment: falling linearly to zero over all epochs, and smaller where last residuals are subtracted."""
+    """η at this moment: falling linearly to zero over all epochs, and smaller where last residuals
+    are subtracted.
+    """
     eta = (plan.eta or 0.0) * state.step_scale
     if plan.recipe == "paper":
         return eta

@@ -1,7 +1,8 @@
 """Sizes, bytes and seconds of the EigenPro solvers.
 
-Sizes are decided in two phases. `eigenpro_sizes` needs no data: it turns (n, d, c, p, memory) into s, q, the way to project and
-predicted bytes. `with_step` adds what only the spectrum can tell: the batch m, the period T and the step η.
+Sizes are decided in two phases. `eigenpro_sizes` needs no data: it turns (n, d, c, p, memory) into
+s, q, the way to project and predicted bytes. `with_step` adds what only the spectrum can tell: the
+batch m, the period T and the step η.
 """
 
 from __future__ import annotations
@@ -20,41 +21,67 @@ PROJECTIONS = ["cholesky", "carried", "one_pass"]
 
 RECIPES = ["measured", "paper"]
 
-PASS_ROWS = 512  # rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap factor
+# Rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap
+# factor.
+PASS_ROWS = 512
 
 
-def eigenpro_sizes(base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None) -> Plan:
-    """Phase one: s, q, the projection and what is kept, from the problem's sizes and the memory budget."""
+def eigenpro_sizes(
+    base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None
+) -> Plan:
+    """Phase one: s, q, the projection and what is kept, from the problem's sizes and the memory
+    budget.
+    """
     base = replace(base, epochs=base.epochs or default_epochs(base.n))
     n, d, c, p, item = base.n, base.d, base.c, base.p, base.itemsize
     whole("s", s, 1)
     whole("q", q, 0)
     if s is not None and q is not None and q >= s:
-        raise InputError(f"q={q} was given with s={s}: expected q < s; s rows have only s eigenvalues, and the one after q is needed.")
+        raise InputError(
+            f"q={q} was given with s={s}: expected q < s; s rows have only s eigenvalues, and the"
+            " one after q is needed."
+        )
     if base.recipe not in RECIPES:
         raise one_of("recipe", base.recipe, RECIPES)
     if base.recipe == "paper" and base.ridge:
-        raise InputError(f"ridge={base.ridge:g} was given, but the paper's recipe has none; use ridge=0 or recipe='measured'.")
+        raise InputError(
+            f"ridge={base.ridge:g} was given, but the paper's recipe has none; use ridge=0 or"
+            " recipe='measured'."
+        )
     if projection not in ["auto", *PROJECTIONS]:
         raise one_of("projection", projection, ["auto", *PROJECTIONS])
     room = n if base.recipe == "paper" else p
-    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it: worth it where an epoch is long.
+    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it:
+    # worth it where an epoch is long.
     long = p >= 100_000 or (p >= 30_000 and n >= 1_000_000)
-    s = min(room, s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and long else 4_000)
+    s = min(
+        room,
+        s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and long else 4_000,
+    )
     if q is None:
-        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and sqrt cost, in features).
+        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and
+        # sqrt cost, in features).
         q = min(s // 10, int(0.15 * p * (d + 200) / s))
     q = max(0, min(q, s - 1))
 
     cholesky = 2 * 8 * p * p
     if projection == "auto":
-        # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3 operations once.
+        # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3
+        # operations once.
         projection = "cholesky" if cholesky <= base.budget // 2 and p <= 12_000 else "carried"
-    fresh = min(2 * FRESH_ROWS if base.on_gpu else FRESH_ROWS, n, max(200, int((base.budget / (8 * item)) ** 0.5)))
+    fresh = min(
+        2 * FRESH_ROWS if base.on_gpu else FRESH_ROWS,
+        n,
+        max(200, int((base.budget / (8 * item)) ** 0.5)),
+    )
     residuals = n * c * item
     if control_variate is None:
-        control_variate = base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
-    plan = replace(base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh)
+        control_variate = (
+            base.epochs > 1 and base.recipe == "measured" and residuals <= base.budget // 4
+        )
+    plan = replace(
+        base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh
+    )
     return replace(plan, bytes=peak_bytes(plan))
 
 
@@ -71,7 +98,10 @@ def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any)
 
 
 def pass_rows(plan: Plan) -> int:
-    """Rows of Z in a batch of the projection pass. On a GPU so many that their block takes the 1 ms in which the next is launched."""
+    """Rows of Z in a batch of the projection pass.
+
+    On a GPU so many that their block takes the 1 ms in which the next is launched.
+    """
     if not plan.on_gpu:
         return min(plan.p, PASS_ROWS)
     return min(plan.p, max(2 * PASS_ROWS, min(4096, 2 ** round(math.log2(3.2e8 / plan.p)))))
@@ -80,12 +110,22 @@ def pass_rows(plan: Plan) -> int:
 def period(plan: Plan) -> int:
     """T, so that steps and projections cost least together, in cycles of equal length.
 
-    A cycle of L = T·m rows meets L/2 temporary centers a row. A pass over Z evaluates p²/2 kernel values once and uses them twice, at
-    `uses` times the cost of an evaluation: L = p·√uses balances the two. A solve with a factor costs much less: shorter cycles pay.
+    A cycle of L = T·m rows meets L/2 temporary centers a row. A pass over Z evaluates p²/2 kernel
+    values once and uses them twice, at `uses` times the cost of an evaluation: L = p·√uses
+    balances the two. A solve with a factor costs much less: shorter cycles pay.
     """
-    uses = 0.25 if plan.projection == "cholesky" else 1.0 if not plan.on_gpu else 1.6 if plan.keep_block else 2.0
+    uses = (
+        0.25
+        if plan.projection == "cholesky"
+        else 1.0
+        if not plan.on_gpu
+        else 1.6
+        if plan.keep_block
+        else 2.0
+    )
     cycles = max(1, math.ceil(plan.n / (plan.p * math.sqrt(uses))))
-    if plan.on_gpu:  # shorter cycles learn more (docs/gpu.md); down to 3/4·p they cost next to nothing
+    # Shorter cycles learn more (docs/gpu.md); down to 3/4·p they cost next to nothing.
+    if plan.on_gpu:
         cycles = max(cycles, min(5, int(plan.n / (0.75 * plan.p))))
     return max(1, math.ceil(plan.n / cycles / (plan.m or 1)))
 
@@ -93,23 +133,46 @@ def period(plan: Plan) -> int:
 def keeping_pays(plan: Plan) -> bool:
     """Whether K(X_m, Z), which is used twice, is better held than evaluated again.
 
-    On a CPU always. On a GPU writing and reading 4 bytes a value costs about as much as evaluating it from 400 float16 features (2.2 ms
-    against 4.6 ms at d = 1280, 1.3 at 96, for 8192 × 131,072 values on an H200). float32 features are two parts and three products, and
-    count three times. More outputs than fit the chip go through memory anyway.
+    On a CPU always. On a GPU writing and reading 4 bytes a value costs about as much as evaluating
+    it from 400 float16 features (2.2 ms against 4.6 ms at d = 1280, 1.3 at 96, for 8192 × 131,072
+    values on an H200). float32 features are two parts and three products, and count three times.
+    More outputs than fit the chip go through memory anyway.
     """
     features = plan.d * {"float32": 3, "tf32": 2}.get(plan.precision, 1)
-    return not plan.on_gpu or plan.precision == "float64" or features >= 400 or plan.c > on_chip(plan.precision, plan.d)
+    return (
+        not plan.on_gpu
+        or plan.precision == "float64"
+        or features >= 400
+        or plan.c > on_chip(plan.precision, plan.d)
+    )
 
 
 def peak_bytes(plan: Plan) -> int:
-    """What an EigenPro run takes at its fullest, beyond the user's X and y. Sizes not decided yet count as the largest they may be."""
-    n, d, c, p, item, s, q = plan.n, plan.d, plan.c, plan.own, plan.itemsize, plan.s or 0, plan.q or 0
+    """What an EigenPro run takes at its fullest, beyond the user's X and y.
+
+    Sizes not decided yet count as the largest they may be.
+    """
+    n, d, c, p, item, s, q = (
+        plan.n,
+        plan.d,
+        plan.c,
+        plan.own,
+        plan.itemsize,
+        plan.s or 0,
+        plan.q or 0,
+    )
     m, m_Z = plan.m or min(plan.p, 1024), plan.m_Z or pass_rows(plan)
     cycle = -(-min(n, plan.T * m if plan.T else plan.p) // plan.ranks)
     row = d * plan.feature_bytes + item
     centers = p * (row + d * plan.x_bytes)
-    copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2  # of (p, c): the state, its trail, h and what a step adds
-    held = centers + copies * p * c * item + p * q * item + n // plan.ranks * c * item * plan.control_variate
+    # Of (p, c): the state, its trail, h and what a step adds.
+    copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2
+    held = (
+        centers
+        + copies * p * c * item
+        + p * q * item
+        + n // plan.ranks * c * item * plan.control_variate
+    )
     factors = 0
     if plan.projection == "cholesky":  # the whole factor, on every rank
         held += 8 * plan.p * plan.p
@@ -121,8 +184,11 @@ def peak_bytes(plan: Plan) -> int:
     batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q) // plan.ranks)
     batch += m * d * plan.x_bytes * (plan.ranks > 1)  # the next one, which is being gathered
     step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
-    project = (m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0) + 3 * p * c * item
-    products = 3 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes  # weights in two parts, sums of programs; or tiles
+    project = (
+        m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0
+    ) + 3 * p * c * item
+    # Weights in two parts, sums of programs; or tiles.
+    products = 3 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes
     return max(centers + eigensystem, held + max(factors, step + products, project + products))
 
 

@@ -1,9 +1,11 @@
-"""Falkon: Nyström kernel ridge by preconditioned conjugate gradients (Rudi, Carratino, Rosasco, 2017); other smooth losses by Newton steps.
+"""Falkon: Nyström kernel ridge by preconditioned conjugate gradients (Rudi, Carratino, Rosasco,
+2017); other smooth losses by Newton steps.
 
-H α = K(Z,X) w Y with H = K(Z,X) w K(X,Z) + λ K(Z,Z). If the rows were n/p copies of the centers, H would be (n/p) K² + λK, K = K(Z,Z).
-Falkon's two triangular factors, of K = LLᵀ and of (n/p) LᵀL + λ, invert exactly that. The two terms commute, so its inverse is also
-(p/n) (K + λp/n)⁻¹ K⁻¹: two factors of K itself, the product LᵀL is never formed, and where λp/n is below the jitter one factor does for
-both. Factors and directions are float64, kernel values float32.
+H α = K(Z,X) w Y with H = K(Z,X) w K(X,Z) + λ K(Z,Z). If the rows were n/p copies of the centers, H
+would be (n/p) K² + λK, K = K(Z,Z). Falkon's two triangular factors, of K = LLᵀ and of (n/p) LᵀL +
+λ, invert exactly that. The two terms commute, so its inverse is also (p/n) (K + λp/n)⁻¹ K⁻¹: two
+factors of K itself, the product LᵀL is never formed, and where λp/n is below the jitter one factor
+does for both. Factors and directions are float64, kernel values float32.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from .base import Offer, Problem, Report, Setup, Solver, State, check_finite, ch
 from .eigenpro_setup import product
 from .row_blocks import Rows, Sweep, sweep_sizes
 
-# Of the preconditioned residual, which is about how far predictions are from the direct solution's, relatively.
+# Of the preconditioned residual, which is about how far predictions are from the direct
+# solution's, relatively.
 TOLERANCE = 1e-2
 SMOOTH_TOLERANCE = 1e-3  # for a regression: its targets are known to more digits than classes are
 ITERATIONS = 50  # of conjugate gradients, at most
@@ -37,7 +40,8 @@ SMOOTH_ITERATIONS = 200  # the same for a regression
 NEWTON_STEPS = 10  # at most, of other losses than the square
 SMOOTH_NEWTON_STEPS = 30  # the same for a regression
 FLOOR = 10.0  # times ε‖K‖, added to K(Z,Z) in the preconditioner
-ROUNDING = 1.001  # the objective may rise by this factor between two iterations before rounding is what moves it
+# The objective may rise by this factor between two iterations before rounding is what moves it.
+ROUNDING = 1.001
 INNER = 20  # conjugate gradients of one Newton step, at most
 
 
@@ -56,16 +60,19 @@ class Equations(Setup):
     """K(X,Z) over the rows, and what inverts the normal equations roughly."""
 
     plan: Plan
-    pre: Preconditioner
+    pre: NormalPreconditioner
     sweep: Sweep
     tolerance: float
 
 
 @dataclass(eq=False)
 class Falkon(Solver):
-    """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at most; tolerance: relative residual at which
-    it ends before, None: 1e-2 for classes, 1e-3 for numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory.
-    The residual is about the distance of predictions from the direct solution's, relatively; far from the tolerance it warns."""
+    """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at
+    most; tolerance: relative residual at which it ends before, None: 1e-2 for classes, 1e-3 for
+    numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory. The residual is about
+    the distance of predictions from the direct solution's, relatively; far from the tolerance it
+    warns.
+    """
 
     loss: losses.Given = "square"
     iterations: int | None = None
@@ -83,28 +90,49 @@ class Falkon(Solver):
         whole("iterations", self.iterations, 1)
         squares = check_loss(self, base).name == "square"
         if self.tolerance is not None and not self.tolerance >= 0:
-            raise InputError(f"tolerance={self.tolerance!r} was given, expected a number of 0 or more.")
+            raise InputError(
+                f"tolerance={self.tolerance!r} was given, expected a number of 0 or more."
+            )
         if not squares and not base.ridge > 0:
-            raise InputError(f"loss={self.loss!r} needs a ridge above 0: without one, weights may grow without end.")
+            raise InputError(
+                f"loss={self.loss!r} needs a ridge above 0: without one, weights may grow without"
+                " end."
+            )
         most = (ITERATIONS, SMOOTH_ITERATIONS) if squares else (NEWTON_STEPS, SMOOTH_NEWTON_STEPS)
-        plan = replace(base, precision=base.fine or base.precision, epochs=self.iterations or base.epochs or most[base.regression])
+        plan = replace(
+            base,
+            precision=base.fine or base.precision,
+            epochs=self.iterations or base.epochs or most[base.regression],
+        )
         return sweep_sizes(plan, factors=2 if plan.ridge else 1, keep=self.keep)
 
     def seconds(self, plan: Plan, rates: Rates) -> float | None:
         if self.loss_name != "square":
             return None
         n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
-        # Until they are as near as the tolerance asks: measured from n/p = 1 to 400 (docs/solvers.md), more where targets are smooth.
+        # Until they are as near as the tolerance asks: measured from n/p = 1 to 400
+        # (docs/solvers.md), more where targets are smooth.
         iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)
         setup = (2 if plan.ridge else 1) * (values64(p * p, plan, rates) + factoring(p, rates))
-        solves = 4 * 8 * p * p / 2 / rates.read + (24 * p / 1024 * rates.launch if plan.on_gpu else 0)
-        # Twice each number, and on a GPU a rate that a single product reaches and a sweep does not (1.4, measured on an H200).
+        solves = 4 * 8 * p * p / 2 / rates.read + (
+            24 * p / 1024 * rates.launch if plan.on_gpu else 0
+        )
+        # Twice each number, and on a GPU a rate that a single product reaches and a sweep does not
+        # (1.4, measured on an H200).
         traffic = (2.8 if plan.on_gpu else 2) * n * p * item / rates.read * max(1.0, c / 10)
         blocks = math.ceil(n / plan.sweep_rows) * (100 if plan.on_gpu else 12) * rates.launch
         once = values(n * p, plan, rates)
         if plan.keep_all:
-            written = n * p * item / rates.read * (1 if plan.on_gpu else 12)  # touching fresh memory is what costs
-            return always(plan) + setup + once + written + traffic / 2 + iterations * (traffic + solves + blocks)
+            # Touching fresh memory is what costs.
+            written = n * p * item / rates.read * (1 if plan.on_gpu else 12)
+            return (
+                always(plan)
+                + setup
+                + once
+                + written
+                + traffic / 2
+                + iterations * (traffic + solves + blocks)
+            )
         again = once + traffic if plan.keep_block else 2 * once
         return always(plan) + setup + once + traffic / 2 + iterations * (again + solves + blocks)
 
@@ -116,21 +144,32 @@ class Falkon(Solver):
             Offer("falkon, K(X,Z) recomputed", cls(keep=False), sizes),
         ]
 
-    def prepare(self, problem: Problem, plan: Plan, state: FalkonState | None) -> tuple[Equations, FalkonState | None]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: FalkonState | None
+    ) -> tuple[Equations, FalkonState | None]:
         usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         K = product(problem.kernel, problem.Z, plan, problem.comm)
         points = K.points(problem.Z)
-        pre = Preconditioner.of(K, points, plan, losses.resolve(self.loss).usual_curvature(problem.source))
+        pre = NormalPreconditioner.of(
+            K, points, plan, losses.resolve(self.loss).usual_curvature(problem.source)
+        )
         sweep = Sweep(K, problem.source, points, plan)
         state = None if state is None else replace(state, plan=plan, alpha=state.alpha.double())
-        return Equations(plan, pre, sweep, usual if self.tolerance is None else self.tolerance), state
+        return (
+            Equations(plan, pre, sweep, usual if self.tolerance is None else self.tolerance),
+            state,
+        )
 
-    def rounds(self, problem: Problem, setup: Equations, state: FalkonState | None) -> Iterator[Report]:
+    def rounds(
+        self, problem: Problem, setup: Equations, state: FalkonState | None
+    ) -> Iterator[Report]:
         loss = losses.resolve(self.loss)
         if loss.name == "square":
             return conjugate_gradients(setup, state)
         wide = setup.pre.plain.L[:0]
-        exact, rough = (loss.within(problem.source, like) for like in (wide, wide.to(setup.plan.torch_dtype)))
+        exact, rough = (
+            loss.within(problem.source, like) for like in (wide, wide.to(setup.plan.torch_dtype))
+        )
         return newton(setup, state, Objective(setup, exact, rough))
 
 
@@ -145,7 +184,9 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
         b = sweep.right()
         alpha = torch.zeros_like(b) if state is None else state.alpha
         r = b if state is None else b - H(alpha, f)
-        state = FalkonState(plan, alpha, r=r, direction=pre.solve(r), energy=(b * pre.solve(b)).sum().item())
+        state = FalkonState(
+            plan, alpha, r=r, direction=pre.solve(r), energy=(b * pre.solve(b)).sum().item()
+        )
     elif state.epoch:
         H(state.alpha, f)
     assert state.r is not None
@@ -162,7 +203,7 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
         v, products = state.direction, list[Tensor]()
         assert v is not None
         q = H(v, products)
-        step = size / positive((v * q).sum(0))
+        step = size / clamp_positive((v * q).sum(0))
         alpha, r = state.alpha + step * v, state.r - step * q
         z = pre.solve(r)
         new = (r * z).sum(0)
@@ -171,16 +212,31 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
         loss = sweep.loss(f)
         value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
         if not value <= ROUNDING * state.value:
-            # Every step lowers it but for rounding: the last weights are as good as this precision gives.
+            # Every step lowers it but for rounding: the last weights are as good as this precision
+            # gives.
             if state.epoch <= 1 and far(10):
-                why = f"{plan.precision} has no more digits for it: use precision='float64' or a smaller bandwidth"
+                why = (
+                    f"{plan.precision} has no more digits for it: use precision='float64' or a"
+                    " smaller bandwidth"
+                )
                 yield Report("epoch", state, short=why)
             return
-        state = replace(state, alpha=alpha, r=r, direction=z + new / positive(size) * v, epoch=state.epoch + 1, loss=loss, value=value)
+        state = replace(
+            state,
+            alpha=alpha,
+            r=r,
+            direction=z + new / clamp_positive(size) * v,
+            epoch=state.epoch + 1,
+            loss=loss,
+            value=value,
+        )
         size = new
         yield Report("epoch", state, loss)
     if state.epoch == plan.epochs > 1 and far(10):
-        why = "they were all that were allowed, and it is far from its tolerance yet: use more, a larger ridge or solver='direct'"
+        why = (
+            "they were all that were allowed, and it is far from its tolerance yet: use more, a"
+            " larger ridge or solver='direct'"
+        )
         yield Report("epoch", state, short=why)
 
 
@@ -209,7 +265,9 @@ class Objective:
             v_ = v.to(weights)
 
             def part(rows: Rows) -> Tensor:
-                return rows.w * (2 * self.rough.curvature(rows.K_XZ @ weights, rows.Y, rows.K_XZ @ v_))
+                return rows.w * (
+                    2 * self.rough.curvature(rows.K_XZ @ weights, rows.Y, rows.K_XZ @ v_)
+                )
 
             return self.setup.sweep.total(part) + 2 * self.setup.pre.ridge(v)
 
@@ -220,7 +278,9 @@ def newton(setup: Equations, state: FalkonState | None, loss: Objective) -> Iter
     """Newton steps, each by conjugate gradients, halved until the loss falls."""
     plan, pre = setup.plan, setup.pre
     if state is None:
-        state = FalkonState(plan, torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device))
+        state = FalkonState(
+            plan, torch.zeros(plan.p, plan.c, dtype=torch.float64, device=pre.plain.L.device)
+        )
     yield Report("start", state)
     value, gradient = loss.value_and_gradient(state.alpha)
     check_finite(gradient, plan)
@@ -236,13 +296,17 @@ def newton(setup: Equations, state: FalkonState | None, loss: Objective) -> Iter
         if gain <= 0:
             break
         value, gradient = after, gradient_after
-        state = replace(state, alpha=state.alpha + scale * step, epoch=state.epoch + 1, loss=value / plan.n)
+        state = replace(
+            state, alpha=state.alpha + scale * step, epoch=state.epoch + 1, loss=value / plan.n
+        )
         yield Report("epoch", state, state.loss)
         if gain <= setup.tolerance**2 * abs(value):
             break
 
 
-def newton_step(H: Callable[[Tensor], Tensor], pre: Preconditioner, gradient: Tensor) -> Tensor:
+def newton_step(
+    H: Callable[[Tensor], Tensor], pre: NormalPreconditioner, gradient: Tensor
+) -> Tensor:
     """H⁻¹ (−gradient), to a tenth."""
     r = -gradient
     z = pre.solve(r)
@@ -250,22 +314,22 @@ def newton_step(H: Callable[[Tensor], Tensor], pre: Preconditioner, gradient: Te
     first = size
     for _ in range(INNER):
         q = H(v)
-        a = size / positive((v * q).sum())
+        a = size / clamp_positive((v * q).sum())
         step, r = step + a * v, r - a * q
         z = pre.solve(r)
         new = (r * z).sum()
-        v, size = z + new / positive(size) * v, new
+        v, size = z + new / clamp_positive(size) * v, new
         if new <= 0.01 * first:
             break
     return step
 
 
-def positive(x: Tensor) -> Tensor:
+def clamp_positive(x: Tensor) -> Tensor:
     return x.clamp(min=torch.finfo(x.dtype).tiny)
 
 
 @dataclass(frozen=True)
-class Preconditioner:
+class NormalPreconditioner:
     """r ↦ (ω (n/p) K² + λK)⁻¹ r, for the square loss ω = 1; and v ↦ λKv."""
 
     plain: Factor  # of K(Z,Z)
@@ -274,12 +338,16 @@ class Preconditioner:
     lam: float
 
     @classmethod
-    def of(cls, K: KernelProduct, Z: Points, plan: Plan, omega: float) -> Preconditioner:
+    def of(cls, K: KernelProduct, Z: Points, plan: Plan, omega: float) -> NormalPreconditioner:
         share = plan.p / (plan.n * omega)
         K_ZZ = K.dense64(Z, Z)
-        # float32 sums are off by some ε‖K‖ in every direction: smaller ones must not be blown up. In float64 neither, unless the ridge
-        # rules there: the centers are a poor sample of the rows in such directions, and the iterations would be spent on them.
-        norm, single = max(rows.abs().sum(1).max().item() for rows in K_ZZ.split(1024)), torch.finfo(torch.float32).eps
+        # float32 sums are off by some ε‖K‖ in every direction: smaller ones must not be blown up.
+        # In float64 neither, unless the ridge rules there: the centers are a poor sample of the
+        # rows in such directions, and the iterations would be spent on them.
+        norm, single = (
+            max(rows.abs().sum(1).max().item() for rows in K_ZZ.split(1024)),
+            torch.finfo(torch.float32).eps,
+        )
         wide = K.dtype == torch.float64 and plan.ridge * share > single * norm
         floor = FLOOR * (torch.finfo(torch.float64).eps if wide else single) * norm
         K_ZZ.diagonal().add_(floor)

@@ -1,10 +1,13 @@
-"""NYTRO (Camoriano, Angles, Rudi, Rosasco, 2016): Nyström features and gradient descent; when to stop is the regularisation.
+"""NYTRO (Camoriano, Angles, Rudi, Rosasco, 2016): Nyström features and gradient descent; when to
+stop is the regularisation.
 
-In the coordinates β = Lᵀα, K(Z,Z) = L Lᵀ, the loss is that of a linear model with features K(x,Z) L⁻ᵀ. A step γ down its gradient is
-α ← v + γ K(Z,Z)⁻¹ (K(Z,X) w (Y − f(X)) − λ K(Z,Z) v), with γ = 1 over the largest curvature, at a point v that is ahead of α (Nesterov):
-k steps go as far as k²/4 of the paper's plain ones, whose path they follow (Pagliana, Rosasco, 2019). Plain steps are so short that the
-accuracy of held-out rows stood still for 20 of them while the loss fell by 4 %, and training ended far from its best. The estimator scores
-held-out rows after each step and keeps the best weights. Run long, it tends to the direct solution at the same ridge.
+In the coordinates β = Lᵀα, K(Z,Z) = L Lᵀ, the loss is that of a linear model with features K(x,Z)
+L⁻ᵀ. A step γ down its gradient is α ← v + γ K(Z,Z)⁻¹ (K(Z,X) w (Y − f(X)) − λ K(Z,Z) v), with γ =
+1 over the largest curvature, at a point v that is ahead of α (Nesterov): k steps go as far as k²/4
+of the paper's plain ones, whose path they follow (Pagliana, Rosasco, 2019). Plain steps are so
+short that the accuracy of held-out rows stood still for 20 of them while the loss fell by 4 %, and
+training ended far from its best. The estimator scores held-out rows after each step and keeps the
+best weights. Run long, it tends to the direct solution at the same ridge.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from .row_blocks import Sweep, sweep_sizes
 
 ITERATIONS = 1000
 FALLING = 0.02  # of the loss, in the last tenth of these steps: so much is no end
-POWER_ITERATIONS = 15  # for the largest curvature; 1.1 times it is taken, since they come from below
+POWER_ITERATIONS = (
+    15  # for the largest curvature; 1.1 times it is taken, since they come from below
+)
 
 
 @dataclass
@@ -48,8 +53,9 @@ class Descent(Setup):
 class NYTRO(Solver):
     """iterations: gradient steps, at most; keep: hold K(X,Z) whole; None: where it fits.
 
-    With the defaults it ends where held-out rows are best, with a loss that is within a tenth of the targets' variance of the direct
-    solution's, or it warns that the loss still falls."""
+    With the defaults it ends where held-out rows are best, with a loss that is within a tenth of
+    the targets' variance of the direct solution's, or it warns that the loss still falls.
+    """
 
     iterations: int | None = None
     keep: bool | None = None
@@ -60,16 +66,24 @@ class NYTRO(Solver):
 
     def plan(self, base: Plan) -> Plan:
         whole("iterations", self.iterations, 1)
-        return sweep_sizes(replace(base, epochs=self.iterations or base.epochs or ITERATIONS), factors=1, keep=self.keep)
+        return sweep_sizes(
+            replace(base, epochs=self.iterations or base.epochs or ITERATIONS),
+            factors=1,
+            keep=self.keep,
+        )
 
-    def prepare(self, problem: Problem, plan: Plan, state: NYTROState | None) -> tuple[Descent, NYTROState]:
+    def prepare(
+        self, problem: Problem, plan: Plan, state: NYTROState | None
+    ) -> tuple[Descent, NYTROState]:
         K = product(problem.kernel, problem.Z, plan, problem.comm)
         points = K.points(problem.Z)
         F = factor(K.dense64(points, points), K.dtype)
         sweep = Sweep(K, problem.source, points, plan)
         b = sweep.right()
         if plan.eta is None:
-            v = torch.randn(plan.p, 1, generator=problem.generator, dtype=torch.float64).to(b.device)
+            v = torch.randn(plan.p, 1, generator=problem.generator, dtype=torch.float64).to(
+                b.device
+            )
             largest = 0.0
             for _ in range(POWER_ITERATIONS):
                 v = F.solve(sweep.normal(v, []))
@@ -89,10 +103,20 @@ class NYTRO(Solver):
             r = setup.b - sweep.normal(v, f) - plan.ridge * (F.L @ (F.L.T @ v) - F.jitter * v)
             loss, alpha = sweep.loss(f), v + eta * F.solve(r)
             ahead = min(state.epoch / (state.epoch + 3), (1 - root) / (1 + root))
-            state = replace(state, alpha=alpha, ahead=alpha + ahead * (alpha - state.alpha), epoch=state.epoch + 1, loss=loss)
+            state = replace(
+                state,
+                alpha=alpha,
+                ahead=alpha + ahead * (alpha - state.alpha),
+                epoch=state.epoch + 1,
+                loss=loss,
+            )
             late = late or (loss if state.epoch >= 0.9 * plan.epochs else 0.0)
             yield Report("epoch", state, loss, plan.eta)
-        chosen = self.iterations is None and plan.epochs == ITERATIONS  # who asks for a number of steps gets it, and no word
+        # Who asks for a number of steps gets it, and no word.
+        chosen = self.iterations is None and plan.epochs == ITERATIONS
         if chosen and (state.loss or 0.0) < (1 - FALLING) * late:
-            why = "they were all that were allowed, and the loss still falls: use more iterations, or solver='falkon'"
+            why = (
+                "they were all that were allowed, and the loss still falls: use more iterations, or"
+                " solver='falkon'"
+            )
             yield Report("epoch", state, short=why)

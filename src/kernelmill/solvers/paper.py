@@ -1,5 +1,7 @@
-"""EigenPro 4 as the paper prints it: the subsample is drawn from the data, and its rows are temporary centers too; one step size for all
-rows, no decay, no ridge, no control variate. Kept to show what the corrections in docs/algorithm.md are worth."""
+"""EigenPro 4 as the paper prints it: the subsample is drawn from the data, and its rows are
+temporary centers too; one step size for all rows, no decay, no ridge, no control variate. Kept
+to show what the corrections in docs/algorithm.md are worth.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .eigenpro_state import EigenPro4State, Tally, is_healthy, is_settled, next_
 from .shards import Blocks, Shards, Temporary
 
 
-def rounds_as_printed(problem: Problem, setup: Setup, state: EigenPro4State, centers: Shards) -> Iterator[Report]:
+def rounds_as_printed(
+    problem: Problem, setup: Setup, state: EigenPro4State, centers: Shards
+) -> Iterator[Report]:
     """Algorithm 1 of the paper, with the sign of h put right."""
     plan = setup.plan
     while state.epoch < plan.epochs:
@@ -37,7 +41,9 @@ def rounds_as_printed(problem: Problem, setup: Setup, state: EigenPro4State, cen
         raise Diverged
 
 
-def steps(batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: Problem, centers: Shards) -> tuple[Tensor, Tally]:
+def steps(
+    batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: Problem, centers: Shards
+) -> tuple[Tensor, Tally]:
     """h, what the steps do to the model's values on the centers."""
     K, setup, mine = centers.K, centers.setup, centers.mine
     X_s = setup.X_s[mine]  # rows of the data, this rank's share
@@ -60,8 +66,12 @@ def steps(batches: Iterable[Batch], eta: float, state: EigenPro4State, problem: 
     return h, tally
 
 
-def predict(problem: Problem, K_mZ: Blocks, K_ms: Tensor, alpha: Tensor, alpha_s: Tensor, tmp: Temporary) -> Tensor:
-    """The auxiliary model on a batch: centers, temporary centers and subsample, summed over ranks."""
+def predict(
+    problem: Problem, K_mZ: Blocks, K_ms: Tensor, alpha: Tensor, alpha_s: Tensor, tmp: Temporary
+) -> Tensor:
+    """The auxiliary model on a batch: centers, temporary centers and subsample, summed over
+    ranks.
+    """
 
     def share(rows: slice) -> Tensor:
         f = K_mZ.add(rows) @ alpha + K_mZ.K.matmul(K_mZ.X[rows], tmp.points, tmp.alpha)

@@ -46,12 +46,17 @@ def resolve(solver: Any) -> Solver:
             raise one_of("solver", solver, [*NAMED, "auto"])
         return NAMED[solver]()
     if not isinstance(solver, Solver):
-        raise InputError(f"solver={solver!r} was given, expected a name or a solver object such as EigenPro4(q=100).")
+        raise InputError(
+            f"solver={solver!r} was given, expected a name or a solver object such as"
+            " EigenPro4(q=100)."
+        )
     return solver
 
 
 def loss_of(solver: Any) -> Loss:
-    """The loss of what an estimator takes as its solver; "auto" chooses among those of the square loss."""
+    """The loss of what an estimator takes as its solver; "auto" chooses among those of the square
+    loss.
+    """
     if isinstance(solver, Plan):
         solver = NAMED[solver.solver](**(solver.settings or {}))
     made = unless_auto(solver)

@@ -1,4 +1,6 @@
-"""K(X, Z) over all rows, block by block: what full-gradient solvers multiply with at every iteration."""
+"""K(X, Z) over all rows, block by block: what full-gradient solvers multiply with at every
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +30,32 @@ class Rows:
 
 
 class Sweep:
-    """Goes over the data as often as it is asked to. Blocks are evaluated in the first round and kept where the plan has room for them;
-    else one block's memory serves them all, and every round evaluates anew."""
+    """Goes over the data as often as it is asked to.
+
+    Blocks are evaluated in the first round and kept where the plan has room for them; else one
+    block's memory serves them all, and every round evaluates anew.
+    """
 
     def __init__(self, K: KernelProduct, source: Source, Z: Points, plan: Plan):
         self._K, self._source, self._Z, self._plan = K, source, Z, plan
         self._kept: list[Rows] = []
-        self.targets: list[tuple[Tensor, Tensor]] = []  # Y and w of each block, from the first round on
+        self.targets: list[
+            tuple[Tensor, Tensor]
+        ] = []  # Y and w of each block, from the first round on
         self._whole = False  # all rounds after the first read what was kept
-        self._room = K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p) if plan.keep_block else None
+        self._room = (
+            K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p)
+            if plan.keep_block
+            else None
+        )
 
     def __iter__(self) -> Iterator[Rows]:
         if self._whole:
             yield from self._kept
             return
         K, keep = self._K, self._plan.keep_all and self._room is not None
-        self._kept, targets, start, wide = [], [], 0, -(-self._plan.p // 8) * 8  # rows of whole 16 bytes
+        # Rows of whole 16 bytes.
+        self._kept, targets, start, wide = ([], [], 0, -(-self._plan.p // 8) * 8)
         for batch in self._source.sweep(self._plan.sweep_rows):
             room = self._room
             if keep and room is not None:
@@ -101,9 +113,12 @@ def in_float64(problem: Problem, plan: Plan) -> tuple[KernelProduct, Points]:
     return K, K.points(problem.Z)
 
 
-def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the ridge is that of a linear model; and
-    how many rows that makes."""
+def whitened(
+    K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """√w Φ and √w Y, some rows at a time, Φ = K(X,Z) L⁻ᵀ with K(Z,Z) = L Lᵀ: features in which the
+    ridge is that of a linear model; and how many rows that makes.
+    """
     chunk, seen = max(256, min(4096, plan.tile_bytes // (8 * plan.p))), 0
     for batch in source.sweep(chunk):
         root = batch.w.to(L)[:, None].sqrt()
@@ -113,12 +128,24 @@ def whitened(K: KernelProduct, source: Source, Z: Points, L: Tensor, plan: Plan)
 
 
 def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
-    """Sizes of a solver that goes over all of K(X,Z) at every iteration and holds `factors` p×p float64 factors. `keep`: hold K(X,Z)
-    whole; None: where it fits."""
+    """Sizes of a solver that goes over all of K(X,Z) at every iteration and holds `factors` p×p
+    float64 factors. `keep`: hold K(X,Z) whole; None: where it fits.
+    """
     n, p, c, item = base.n, base.p, base.c, base.itemsize
     # On a GPU a block costs a millisecond of launches: it should have some more to compute.
-    rows = min(n, max(16_384, min(131_072, 2**30 // p, base.budget // (16 * p * item))) if base.on_gpu else 4096)
-    held = 8 * p * p * (factors + 1) + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c) + 4 * n * c * item
+    rows = min(
+        n,
+        (
+            max(16_384, min(131_072, 2**30 // p, base.budget // (16 * p * item)))
+            if base.on_gpu
+            else 4096
+        ),
+    )
+    held = (
+        8 * p * p * (factors + 1)
+        + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c)
+        + 4 * n * c * item
+    )
     held += factors * 8 * 1024 * p * base.on_gpu  # the inverses of their diagonal blocks
     batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
     whole_block = n * ((p + 7) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
@@ -126,11 +153,18 @@ def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
     fits = held + batch + whole_block <= base.budget
     keep_all = bool(keep) if keep is not None else fits
     plan = replace(base, keep_all=keep_all, sweep_rows=rows)
-    plan = replace(plan, keep_block=keep_all or (keeping_pays(plan) and held + batch + block <= base.budget))
-    bytes = held + batch + (whole_block if keep_all else block if plan.keep_block else 2 * plan.tile_bytes)
+    plan = replace(
+        plan, keep_block=keep_all or (keeping_pays(plan) and held + batch + block <= base.budget)
+    )
+    bytes = (
+        held
+        + batch
+        + (whole_block if keep_all else block if plan.keep_block else 2 * plan.tile_bytes)
+    )
     if held + batch > base.budget or (keep and not fits):
         raise InputError(
-            f"solver={base.solver!r} needs {bytes / 2**30:.1f} GiB for {p} centers and {n} rows, {base.budget / 2**30:.1f} may be used; "
-            "use fewer centers or solver='eigenpro4', which takes memory in proportion to the centers."
+            f"solver={base.solver!r} needs {bytes / 2**30:.1f} GiB for {p} centers and {n} rows,"
+            f" {base.budget / 2**30:.1f} may be used; use fewer centers or solver='eigenpro4',"
+            " which takes memory in proportion to the centers."
         )
     return replace(plan, bytes=bytes)

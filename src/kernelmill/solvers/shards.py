@@ -1,4 +1,6 @@
-"""What a batch meets at the centers: this rank's part of them, and sums over the parts of all ranks."""
+"""What a batch meets at the centers: this rank's part of them, and sums over the parts of all
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ from .eigenpro_setup import Setup
 
 @dataclass
 class Temporary:
-    """Z_tmp and α_tmp: this rank's share of the rows seen since the last projection, in buffers made once; and memory for K(X_m, Z)."""
+    """Z_tmp and α_tmp: this rank's share of the rows seen since the last projection, in buffers
+    made once; and memory for K(X_m, Z).
+    """
 
     x: Tensor
     sq: Tensor
     weights: Tensor
     memory: Tensor | None
-    alpha_s: Tensor | None = None  # (s, c) weights of the subsample, where it is not among the centers
+    alpha_s: Tensor | None = (
+        None  # (s, c) weights of the subsample, where it is not among the centers
+    )
     used: int = 0
 
     def append(self, X: Points, weights: Tensor) -> None:
@@ -43,11 +49,24 @@ class Temporary:
 
 
 class Shards:
-    """The centers of all ranks, of which this one has some rows. Of the s rows of the subsample it has the first `s` of its own."""
+    """The centers of all ranks, of which this one has some rows.
+
+    Of the s rows of the subsample it has the first `s` of its own.
+    """
 
     def __init__(self, setup: Setup, comm: Communicator):
-        self.setup, self.K, self.Z, self._comm, self.mine = setup, setup.K, setup.Z, comm, shard(comm)
-        self.s, self.F, self.KF = count(comm, len(setup.X_s)), setup.F[self.mine], setup.pre.KF[self.mine]
+        self.setup, self.K, self.Z, self._comm, self.mine = (
+            setup,
+            setup.K,
+            setup.Z,
+            comm,
+            shard(comm),
+        )
+        self.s, self.F, self.KF = (
+            count(comm, len(setup.X_s)),
+            setup.F[self.mine],
+            setup.pre.KF[self.mine],
+        )
 
     def temporary(self) -> Temporary:
         """Room for the rows of one cycle."""
@@ -65,13 +84,19 @@ class Shards:
     def block(self, X: Points, tmp: Temporary) -> Blocks:
         return Blocks(self.K, X, self.Z, tmp.memory)
 
-    def predict(self, K_mZ: Blocks, alpha: Tensor, tmp: Temporary, last: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a batch: its predictions, k, and what `last` sums up to, where each rank has zeros for the rows of others."""
+    def predict(
+        self, K_mZ: Blocks, alpha: Tensor, tmp: Temporary, last: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a batch: its predictions, k, and what `last` sums up to, where each rank has zeros
+        for the rows of others.
+        """
         summed = by_tiles(self._comm, len(K_mZ.X), partial(self._shares, K_mZ, alpha, tmp, last))
         c = alpha.shape[1]
         return summed[:, :c], summed[:, c], summed[:, c + 1 :]
 
-    def _shares(self, K_mZ: Blocks, alpha: Tensor, tmp: Temporary, last: Tensor | None, rows: slice) -> Tensor:
+    def _shares(
+        self, K_mZ: Blocks, alpha: Tensor, tmp: Temporary, last: Tensor | None, rows: slice
+    ) -> Tensor:
         """This rank's part of what is summed; k of every size-th row."""
         x, block, X_s = K_mZ.X[rows], K_mZ.add(rows), self.setup.X_s
         f = block @ alpha + self.K.matmul(x, tmp.points, tmp.alpha)
@@ -97,7 +122,9 @@ class Shards:
 
 
 class Blocks:
-    """K(X_m, Z), evaluated some rows at a time in memory that every batch uses again; then multiplied once more."""
+    """K(X_m, Z), evaluated some rows at a time in memory that every batch uses again; then
+    multiplied once more.
+    """
 
     def __init__(self, K: KernelProduct, X: Points, Z: Points, memory: Tensor | None):
         self.X, self.K, self._Z, self._memory = X, K, Z, memory
@@ -105,7 +132,9 @@ class Blocks:
 
     def add(self, rows: slice) -> Any:
         wide = -(-len(self._Z) // 8) * 8  # rows of whole 16 bytes
-        memory = None if self._memory is None else self._memory[rows.start * wide : rows.stop * wide]
+        memory = (
+            None if self._memory is None else self._memory[rows.start * wide : rows.stop * wide]
+        )
         self._parts.append((rows, self.K.block(self.X[rows], self._Z, memory)))
         return self._parts[-1][1]
 

@@ -39,9 +39,8 @@ def new_file(target: Path) -> Path:
     is.
     """
     mode = stat.S_IMODE(target.stat().st_mode) | stat.S_IWUSR if target.exists() else 0o666
-    path = target.with_name(
-        f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}"
-    )  # a name as long as the target's may be too long
+    # A name as long as the target's may be too long.
+    path = target.with_name(f"{WRITING}{secrets.token_hex(8)}{target.suffix[-16:]}")
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     return path
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-OLD = ("targets of checksum", "weights of checksum", "rows of checksum")  # all that runs had before they had fingerprints of all data
+# All that runs had before they had fingerprints of all data.
+OLD = ("targets of checksum", "weights of checksum", "rows of checksum")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SINCE = ", loss='square'"  # settings that older runs do not name, as they were then
 
@@ -20,18 +21,25 @@ def shorten(value: Any) -> str:
 
 
 def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
-    """What must be the same for a run to go on: settings as they are written, and checksums of the targets and of some rows."""
-    found = {name: named(value) for name, value in values.items()}
+    """What must be the same for a run to go on: settings as they are written, and checksums of
+    the targets and of some rows.
+    """
+    found = {name: describe(value) for name, value in values.items()}
     return found | dict(zip(OLD, (_sum(y), _sum(w), _sum(X)), strict=True))
 
 
-def named(value: Any) -> str:
+def describe(value: Any) -> str:
     """A setting, the same text in every process."""
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return f"an array of checksum {_sum(torch.as_tensor(value))}" if array else ADDRESS.sub("", repr(value)).replace(SINCE, "")
+    return (
+        f"an array of checksum {_sum(torch.as_tensor(value))}"
+        if array
+        else ADDRESS.sub("", repr(value)).replace(SINCE, "")
+    )
 
 
 def _sum(values: Tensor) -> str:
-    return f"{zlib.crc32(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()):08x}"
+    flat = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return f"{zlib.crc32(flat.numpy().tobytes()):08x}"

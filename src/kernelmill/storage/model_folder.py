@@ -36,7 +36,7 @@ from ..ops import PRECISIONS
 from ..planning.plan import Plan
 from ..solvers import Uncertainty
 from .atomic import WRITING, keep_mode, new_file, write_file
-from .codec import _dropped, decode, encode
+from .codec import decode, encode, find_dropped
 from .tensors import write_tensors
 
 try:
@@ -136,10 +136,9 @@ def save_model(
         "constants": [[i, value] for i, value in model.constants.items()],
         "extra": encode(extra, "extra", tensors),
     }
-    for name, stored in (
-        content["extra"].get("fitted", {}).items()
-    ):  # what the user gave may be dropped, what was learned may not
-        if kind := _dropped(stored):
+    # What the user gave may be dropped, what was learned may not.
+    for name, stored in content["extra"].get("fitted", {}).items():
+        if kind := find_dropped(stored):
             raise InputError(
                 f"{name} holds a {kind}, which no model file can hold; use labels that are texts,"
                 " numbers or numpy dates."
@@ -285,9 +284,8 @@ def load_model(
         OverflowError,
         RecursionError,
     ) as error:
-        if (
-            isinstance(error, InputError) and kernel is not None
-        ):  # the function that was given, not the file
+        # The function that was given, not the file.
+        if isinstance(error, InputError) and kernel is not None:
             raise
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         raise ModelFileError(
@@ -302,9 +300,8 @@ def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, T
     """
     path = folder / JSON_NAME
     while True:
-        with _opened(
-            path
-        ) as file:  # open until the end: no other model.json can have its inode meanwhile
+        # Open until the end: no other model.json can have its inode meanwhile.
+        with _opened(path) as file:
             try:
                 content = _description(path, file.read())
                 tensors = _weights(folder, content, comm)
@@ -410,9 +407,8 @@ def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[
         raise ModelFileError(
             f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again."
         ) from None
-    shared = (
-        {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()
-    )  # of these only own rows are read
+    # Of these only own rows are read.
+    shared = {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()
     return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -494,9 +490,10 @@ def _model(
 
 
 def _is_finite(tensor: Tensor) -> bool:
+    # Without a mask as large as it.
     return tensor.numel() == 0 or all(
         bool(torch.isfinite(end)) for end in torch.aminmax(tensor.detach())
-    )  # without a mask as large as it
+    )
 
 
 def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: int) -> None:

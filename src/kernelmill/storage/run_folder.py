@@ -1,9 +1,12 @@
-"""Runs that lose nothing: a folder of checkpoints, written aside and renamed, of which the last two are kept.
+"""Runs that lose nothing: a folder of checkpoints, written aside and renamed, of which the last
+two are kept.
 
-`choices-1` and `choices-2` are copies of what was decided before the first step (kernel, ridge, centers, plan); `checkpoint-000123` is the
-state of the run after so many of its reports. Each is a folder of run.json and run.safetensors, whose checksum run.json holds. A damaged
-one is said, and the other is used. Where ranks share the run, each writes a part of it: such a folder, with its rows of whatever is dealt
-out among them. Any number of ranks can go on from it, in a folder that all of them see.
+`choices-1` and `choices-2` are copies of what was decided before the first step (kernel, ridge,
+centers, plan); `checkpoint-000123` is the state of the run after so many of its reports. Each
+is a folder of run.json and run.safetensors, whose checksum run.json holds. A damaged one is
+said, and the other is used. Where ranks share the run, each writes a part of it: such a folder,
+with its rows of whatever is dealt out among them. Any number of ranks can go on from it, in a
+folder that all of them see.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ try:
 except ImportError:  # not a POSIX system: nothing then keeps two runs out of one folder
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "kernelmill-run", 3  # version 1 had nothing dealt out; in version 2 the states of all solvers had the same names
+# Version 1 had nothing dealt out; in version 2 the states of all solvers had the same names.
+FORMAT, VERSION = ("kernelmill-run", 3)
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -68,7 +72,10 @@ def seconds_of(every: Any) -> float:
     except ValueError:
         value = -1.0
     if isinstance(every, bool) or not 0 <= value < float("inf"):
-        raise InputError(f"checkpoint_every={every!r} was given, expected seconds or a string such as '30s', '5m' or '2h'.")
+        raise InputError(
+            f"checkpoint_every={every!r} was given, expected seconds or a string such as '30s',"
+            " '5m' or '2h'."
+        )
     return value
 
 
@@ -90,10 +97,17 @@ class NoRun:
         yield
 
     def identify(self, identity: Callable[[], dict[str, str]]) -> None:
-        """Note what makes the run the same, and raise where its choices were made for other data or settings."""
+        """Note what makes the run the same, and raise where its choices were made for other
+        data or settings.
+        """
 
-    def write_choices(self, content: dict[str, Any], team: Communicator, comm: Communicator) -> None:
-        """Keep what was decided before the first step. `team` are the ranks of `comm` that share the centers."""
+    def write_choices(
+        self, content: dict[str, Any], team: Communicator, comm: Communicator
+    ) -> None:
+        """Keep what was decided before the first step.
+
+        `team` are the ranks of `comm` that share the centers.
+        """
 
     def due(self, event: Event) -> bool:
         """Whether a checkpoint is to be written now."""
@@ -107,15 +121,25 @@ class NoRun:
 
 
 class Run(NoRun):
-    """One training run's folder. `saved` is the state to go on from, if there is one; `choices` what was decided before. `team` are the
-    ranks that share its centers: all of them, or this one alone where the solver is not shared out."""
+    """One training run's folder.
+
+    `saved` is the state to go on from, if there is one; `choices` what was decided before.
+    `team` are the ranks that share its centers: all of them, or this one alone where the solver
+    is not shared out.
+    """
 
     def __init__(self, folder: Any, every: Any, resume: bool, comm: Communicator | None = None):
-        self.folder, self._every, self.team = folder_of(folder), seconds_of(every), comm or Alone()
+        self.folder, self._every, self.team = (
+            folder_of(folder),
+            seconds_of(every),
+            comm or Alone(),
+        )
         self.choices: dict[str, Any] | None = None
         self._identity: dict[str, str] = {}
         self.random_state = 0  # that was drawn for this run
-        self.data: dict[str, Any] = {}  # fingerprints of what is trained on, which it must be the same as
+        self.data: dict[
+            str, Any
+        ] = {}  # fingerprints of what is trained on, which it must be the same as
         self.saved: dict[str, Any] | None = None
         self.terminated = self._asked = self._writing = self._pending = self._warned = False
         self._last, self._lock = time.monotonic(), -1
@@ -124,41 +148,64 @@ class Run(NoRun):
         chosen, states = everybody.same(lambda: self._open(folder, resume))
         self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
         try:
-            if not is_alone(everybody) and (solver := _solver_of(chosen)) and not NAMED[solver].sharded:
+            if (
+                not is_alone(everybody)
+                and (solver := _solver_of(chosen))
+                and not NAMED[solver].sharded
+            ):
                 self.team = Alone()
             self.choices = self._first(chosen, everybody)
             self.saved = self._first(states, everybody)
             if self.saved and not self.choices:
-                raise CheckpointError(f"{str(folder)!r} has checkpoints and not the choices they belong to; choose another folder.")
+                raise CheckpointError(
+                    f"{str(folder)!r} has checkpoints and not the choices they belong to; choose"
+                    " another folder."
+                )
         except KernelmillError:
             self.close()
             raise
 
     def _open(self, folder: Any, resume: bool) -> tuple[list[Path], list[Path]]:
-        """Make the folder, keep others out of it, and list what is in it: the choices, and the states."""
+        """Make the folder, keep others out of it, and list what is in it: the choices, and the
+        states.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
-            raise InputError(f"checkpoint={str(folder)!r} cannot be written to ({error.strerror}); choose another folder.") from None
+            raise InputError(
+                f"checkpoint={str(folder)!r} cannot be written to ({error.strerror}); choose"
+                " another folder."
+            ) from None
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:
             if fcntl is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise InputError(f"checkpoint={str(folder)!r} is in use by another run; wait for it or choose another folder.") from None
+            raise InputError(
+                f"checkpoint={str(folder)!r} is in use by another run; wait for it or choose"
+                " another folder."
+            ) from None
         for left in self.folder.glob(WRITING + "*"):  # of a run that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
         chosen, states = sorted(self.folder.glob("choices-*")), self._states()
         if (chosen or states) and not resume:
             self.close()
-            raise InputError(f"checkpoint={str(folder)!r} holds a run already; set resume=True to go on with it, or choose another folder.")
+            raise InputError(
+                f"checkpoint={str(folder)!r} holds a run already; set resume=True to go on with"
+                " it, or choose another folder."
+            )
         return chosen, states
 
     def _states(self) -> list[Path]:
-        """This library's own checkpoints, the newest first; other things that are called so are left alone."""
-        return sorted((path for path in self.folder.glob("checkpoint-*") if STATE.fullmatch(path.name)), reverse=True)
+        """This library's own checkpoints, the newest first; other things that are called so are
+        left alone.
+        """
+        return sorted(
+            (path for path in self.folder.glob("checkpoint-*") if STATE.fullmatch(path.name)),
+            reverse=True,
+        )
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -182,7 +229,10 @@ class Run(NoRun):
             if leads(everybody) or found is None:
                 warn(f"{error} The one before is used.")
         if said:
-            raise CheckpointError(f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or choose another folder.")
+            raise CheckpointError(
+                f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or"
+                " choose another folder."
+            )
         return None
 
     def identify(self, identity: Callable[[], dict[str, str]]) -> None:
@@ -192,19 +242,27 @@ class Run(NoRun):
 
     def _check(self, identity: dict[str, str]) -> None:
         before = (self.choices or {}).get("identity", {})
-        whole = "data" in (self.choices or {})  # else it was begun by a version that looked at 64 rows
-        changed = [name for name in identity if identity[name] != before.get(name) and not (whole and name in OLD)]
+        # Else it was begun by a version that looked at 64 rows.
+        whole = "data" in (self.choices or {})
+        changed = [
+            name
+            for name in identity
+            if identity[name] != before.get(name) and not (whole and name in OLD)
+        ]
         if changed:
             name = changed[0]
             raise CheckpointError(
-                f"checkpoint={str(self.folder)!r} is of a run with {name} = {shorten(before.get(name))}, this one has "
-                f"{shorten(identity[name])}; give the same data and settings, or choose another folder."
+                f"checkpoint={str(self.folder)!r} is of a run with {name} ="
+                f" {shorten(before.get(name))}, this one has {shorten(identity[name])}; give the"
+                " same data and settings, or choose another folder."
             )
 
         self._check_data()
 
     def _check_data(self) -> None:
-        """The same of all rows, targets and weights; what an older run does not say is not known."""
+        """The same of all rows, targets and weights; what an older run does not say is not
+        known.
+        """
         choices = self.choices or {}
         before = {**choices.get("data", {}), "random_state": str(choices.get("random_state"))}
         where = f"since the run in checkpoint={str(self.folder)!r} began"
@@ -213,24 +271,39 @@ class Run(NoRun):
             if isinstance(now, list) and isinstance(was, list) and len(now) == len(was):
                 for (held, then, _), (holds, time_now, path) in zip(was, now, strict=True):
                     if held != holds:
-                        raise CheckpointError(f"the file {path!r} changed {where}; give the same data, or choose another folder.")
+                        raise CheckpointError(
+                            f"the file {path!r} changed {where}; give the same data, or choose"
+                            " another folder."
+                        )
                     if then != time_now:
                         warn_of_copy(path)
             elif now != was and name == "random_state":
                 raise CheckpointError(
-                    f"random_state={now} was given, and the run in checkpoint={str(self.folder)!r} began with {was}; "
-                    "give the same, or choose another folder."
+                    f"random_state={now} was given, and the run in"
+                    f" checkpoint={str(self.folder)!r} began with {was}; give the same, or choose"
+                    " another folder."
                 )
             elif now != was:
-                raise CheckpointError(f"the {name} changed {where}; give the same data, or choose another folder.")
+                raise CheckpointError(
+                    f"the {name} changed {where}; give the same data, or choose another folder."
+                )
 
     # ---- writing
 
-    def write_choices(self, content: dict[str, Any], team: Communicator, comm: Communicator) -> None:
+    def write_choices(
+        self, content: dict[str, Any], team: Communicator, comm: Communicator
+    ) -> None:
         data = {name: value for name, value in self.data.items() if name != "random_state"}
         self.team = team
         if team is comm or leads(comm):
-            self._write_choices({**content, "identity": self._identity, "data": data, "random_state": self.random_state})
+            self._write_choices(
+                {
+                    **content,
+                    "identity": self._identity,
+                    "data": data,
+                    "random_state": self.random_state,
+                }
+            )
 
     def _write_choices(self, content: dict[str, Any]) -> None:
         written = [self._write(name, content) for name in CHOICES]
@@ -238,7 +311,9 @@ class Run(NoRun):
         self.choices = content
 
     def due(self, event: Event) -> bool:
-        """Whether a checkpoint is to be written: after so much time, when a signal asked for it, and at the end."""
+        """Whether a checkpoint is to be written: after so much time, when a signal asked for
+        it, and at the end.
+        """
         state = event.state
         if state is None or event.kind not in ("projection", "epoch", "end"):
             return False
@@ -252,14 +327,27 @@ class Run(NoRun):
         self.write(event.state, kept, event.kind == "end" and (enough or event.ended is Ended.DONE))
 
     def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
-        if self._unwritten:  # a disk that was full has room again, perhaps; a state without its choices is worth nothing
+        if (
+            self._unwritten
+            # A disk that was full has room again, perhaps; a state without its choices is worth
+            # nothing.
+        ):
             self._write_choices(self._unwritten)
         if self._unwritten:
             return
-        values = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in state.PASSING}
-        dealt = {name: values.pop(name) for name in list(values) if isinstance(values[name], Tensor)}
+        values = {
+            f.name: getattr(state, f.name) for f in fields(state) if f.name not in state.PASSING
+        }
+        dealt = {
+            name: values.pop(name) for name in list(values) if isinstance(values[name], Tensor)
+        }
         dealt["best"] = watch.get("best")
-        content = {"state": values, "watch": {**watch, "best": None}, "dealt": dealt, "finished": finished}
+        content = {
+            "state": values,
+            "watch": {**watch, "best": None},
+            "dealt": dealt,
+            "finished": finished,
+        }
         self._count += 1
         if self._write(f"checkpoint-{self._count:06d}", content) and leads(self.team):
             for old in self._states()[2:]:
@@ -267,7 +355,10 @@ class Run(NoRun):
         self._last = time.monotonic()
 
     def _write(self, name: str, content: dict[str, Any]) -> bool:
-        """Aside, by every rank its part, to the disk, renamed. A disk that is full ends no run: it is said, and what was there stays."""
+        """Aside, by every rank its part, to the disk, renamed.
+
+        A disk that is full ends no run: it is said, and what was there stays.
+        """
         self._writing = True
         aside, failed = None, None
         try:
@@ -275,7 +366,14 @@ class Run(NoRun):
             try:
                 if aside is None:
                     raise OSError(errno.EIO, "no folder could be made in it")
-                self._write_part(aside if is_alone(self.team) else aside / PART.format(self.team.rank, self.team.size), content)
+                self._write_part(
+                    (
+                        aside
+                        if is_alone(self.team)
+                        else aside / PART.format(self.team.rank, self.team.size)
+                    ),
+                    content,
+                )
             except OSError as error:
                 failed = error.strerror
             if self.team.all_sum(torch.tensor(float(failed is not None))).item() == 0:
@@ -285,7 +383,10 @@ class Run(NoRun):
                 except OSError as error:
                     failed = error.strerror
             why = failed or "by another rank"
-            text = f"no checkpoint could be written to {str(self.folder)!r} ({why}); training goes on, the last one is kept."
+            text = (
+                f"no checkpoint could be written to {str(self.folder)!r} ({why}); training goes"
+                " on, the last one is kept."
+            )
             if self._warned:
                 log.warning(text)
             else:
@@ -313,7 +414,9 @@ class Run(NoRun):
         data = save_tensors(tensors)
         write_file(part / "run.safetensors", data)
         whole = json.dumps(plain | {"sha256": hashlib.sha256(data).hexdigest()})
-        write_file(part / "run.json", json.dumps({"content": whole, "sha256": _digest(whole)}).encode())
+        write_file(
+            part / "run.json", json.dumps({"content": whole, "sha256": _digest(whole)}).encode()
+        )
 
     def _rename(self, aside: Path | None, name: str) -> None:
         assert aside is not None
@@ -324,7 +427,9 @@ class Run(NoRun):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's own. Handlers are put back afterwards."""
+        """SIGTERM ends the run after a checkpoint, SIGUSR1 asks for one; Ctrl-C is the solver's
+        own. Handlers are put back afterwards.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -339,7 +444,10 @@ class Run(NoRun):
         def ask(number: int, frame: Any) -> None:
             self._asked = True
 
-        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, terminate), signal.SIGUSR1: signal.signal(signal.SIGUSR1, ask)}
+        before = {
+            signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
+            signal.SIGUSR1: signal.signal(signal.SIGUSR1, ask),
+        }
         try:
             yield
         finally:
@@ -347,12 +455,13 @@ class Run(NoRun):
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
             if self.terminated:
                 self.close()
-                os.kill(os.getpid(), signal.SIGTERM)  # as it was meant, now that nothing is lost
+                # As it was meant, now that nothing is lost.
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def plain_of(path: Path) -> dict[str, Any]:
     """A checkpoint without its tensors, as it is written."""
-    return _checked(lambda: _plain(_parts(path)[0]), path)
+    return _read_checked(lambda: _plain(_parts(path)[0]), path)
 
 
 def _solver_of(chosen: list[Path]) -> str | None:
@@ -365,13 +474,15 @@ def _solver_of(chosen: list[Path]) -> str | None:
 
 def read(path: Path, comm: Communicator | None = None) -> dict[str, Any]:
     """What was written there, with this rank's rows of what is dealt out, or a CheckpointError."""
-    return _checked(lambda: _read(_parts(path), comm or Alone()), path)
+    return _read_checked(lambda: _read(_parts(path), comm or Alone()), path)
 
 
 def _parts(path: Path) -> list[Path]:
     """The folders of the ranks that wrote it, in their order."""
     found = sorted(path.glob("part-*"))
-    if found and [part.name for part in found] != [PART.format(rank, len(found)) for rank in range(len(found))]:
+    if found and [part.name for part in found] != [
+        PART.format(rank, len(found)) for rank in range(len(found))
+    ]:
         raise ValueError("a part of it is missing")
     return found or [path]
 
@@ -399,8 +510,13 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
         content = decode(plain, load_tensors(data))
         if content["version"] == 1:
             state, watch = content.get("state", {}), content.get("watch", {})
-            content["dealt"] = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-            content["dealt"] |= {"best": watch.get("best"), **({"Z": content["Z"]} if "Z" in content else {})}
+            content["dealt"] = {
+                name: value for name, value in state.items() if isinstance(value, Tensor)
+            }
+            content["dealt"] |= {
+                "best": watch.get("best"),
+                **({"Z": content["Z"]} if "Z" in content else {}),
+            }
         found = found or content
         for name, tensor in content.get("dealt", {}).items():
             if tensor is None or len(parts) == comm.size:
@@ -414,10 +530,19 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
     return found
 
 
-def _checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
+def _read_checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
     try:
         return reading()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         said = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged ({said}).") from None
 
@@ -425,7 +550,10 @@ def _checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any
 def state_of(saved: dict[str, Any], device: Any) -> State:
     """The state that was saved, on a device."""
     rows = {name: rows for name, rows in saved.get("dealt", {}).items() if name != "best"}
-    values: dict[str, Any] = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in {**saved["state"], **rows}.items()}
+    values: dict[str, Any] = {
+        name: v.to(device) if isinstance(v, Tensor) else v
+        for name, v in {**saved["state"], **rows}.items()
+    }
     return NAMED[values["plan"].solver].state.from_stored(values)
 
 
@@ -436,7 +564,11 @@ def _digest(text: str) -> str:
 def contents(folder: Any) -> tuple[list[Path], list[Path]]:
     """What is in a run's folder: of the run, and of others."""
     found = sorted(folder_of(folder).iterdir()) if folder_of(folder).is_dir() else []
-    own = [path for path in found if STATE.fullmatch(path.name) or path.name in CHOICES or path.name.startswith(WRITING)]
+    own = [
+        path
+        for path in found
+        if STATE.fullmatch(path.name) or path.name in CHOICES or path.name.startswith(WRITING)
+    ]
     return own, [path for path in found if path not in own]
 
 
@@ -449,11 +581,17 @@ def discard(folder: Any) -> None:
 
 
 def peek(folder: Any) -> dict[str, Any]:
-    """What the run that is stored there decided, if there is one: its random state, and how many rows are streamed at a time."""
+    """What the run that is stored there decided, if there is one: its random state, and how
+    many rows are streamed at a time.
+    """
     for path in sorted(folder_of(folder).glob("choices-*")):
         try:
             choices = plain_of(path)
         except CheckpointError:
             continue
-        return {name: choices[name] for name in ("random_state", "window_rows", "expected") if name in choices}
+        return {
+            name: choices[name]
+            for name in ("random_state", "window_rows", "expected")
+            if name in choices
+        }
     return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,9 +26,8 @@ def tune_elbo(
     p: int,
     Z: Tensor | None,
 ) -> Choice:
-    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points:
-
-    Z, or the first rows of the sample.
+    """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the
+    first rows of the sample.
 
     Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS
     rows stand for all.
@@ -39,7 +39,8 @@ def tune_elbo(
     )
     if not free and ridge is not None:
         return start
-    X, Y, w = sample.X[:ELBO_ROWS], sample.Y[:ELBO_ROWS], sample.w[:ELBO_ROWS]
+    X = sample.X[:ELBO_ROWS]
+    rows = replace(sample, X=X, Y=sample.Y[:ELBO_ROWS], w=sample.w[:ELBO_ROWS])
     Z = sample.X[: min(p, MAX_CENTERS // 2)] if Z is None else Z
     found = copy.deepcopy(start.kernel)
     log_ridge = X.new_tensor(math.log(max(start.ridge, 1e-6) if ridge is None else ridge))
@@ -65,9 +66,7 @@ def tune_elbo(
 
     def loss() -> Tensor:
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        return -elbo(
-            matrix(Z, Z), matrix(X, Z), diagonal, Y, w, lam, noise, sample.weight, sample.scatter
-        ) / len(X)
+        return -elbo(matrix(Z, Z), matrix(X, Z), diagonal, rows, lam, noise) / len(X)
 
     minimise(loss, parameters, None, steps=40)
     if free and base is not None:
@@ -81,12 +80,9 @@ def elbo(
     K_ZZ: Tensor,
     K_XZ: Tensor,
     diagonal: Tensor,
-    Y: Tensor,
-    w: Tensor,
+    rows: Sample,
     lam: Tensor,
     noise: Tensor | float | None = None,
-    weight: float = 1.0,
-    scatter: Tensor | None = None,
 ) -> Tensor:
     """Titsias' bound, summed over outputs, with the likeliest signal variance, or with noise/λ
     where the noise is given.
@@ -95,7 +91,7 @@ def elbo(
     mean is Y, and what it lost of Σ w y² is `scatter`. λ is `lam` · `weight`, w being divided by
     that weight.
     """
-    p = K_XZ.shape[1]
+    p, Y, w, weight, scatter = K_XZ.shape[1], rows.Y, rows.w, rows.weight, rows.scatter
     L = torch.linalg.cholesky(K_ZZ + torch.diag(K_ZZ.new_full((p,), 1e-10 * p)))
     Phi = torch.linalg.solve_triangular(L, K_XZ.T, upper=False).T
     root = w.sqrt()[:, None]

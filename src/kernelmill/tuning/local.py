@@ -44,7 +44,7 @@ class Effort:
 ON_CPU, ON_GPU = Effort(32, 256, 1), Effort(128, 768, 2)  # 4 s on two cores, 3 s on an H200
 
 
-def refined(
+def refine_locally(
     kernel: Radial, source: Source, p: int, budget: int, generator: torch.Generator
 ) -> Radial:
     """The kernel with a bandwidth for each feature changed to suit neighbourhoods among p rows;
@@ -54,9 +54,8 @@ def refined(
     count neither way: leaving one out would leave its copy in.
     """
     rows = torch.randperm(source.n, generator=generator)[: min(p, MOST_ROWS)]
-    wide = torch.promote_types(
-        source.take(rows[:1]).X.dtype, torch.float32
-    )  # half precision cannot tell near rows apart
+    # Half precision cannot tell near rows apart.
+    wide = torch.promote_types(source.take(rows[:1]).X.dtype, torch.float32)
     X = torch.cat([source.take(part).X.to(source.device, wide) for part in rows.split(65_536)])
     effort = ON_GPU if X.is_cuda else ON_CPU
     size = min(effort.size, len(X) // 32)
@@ -86,10 +85,11 @@ def refined(
         theta = Reach.of(X[:2000].double() / bandwidth).bounded(theta.detach())
         with torch.no_grad():
             places = torch.zeros_like(theta), theta
+            # Each at its best.
             ridges = [
                 fitted,
                 *(torch.full_like(ridge, math.log(lam)) for lam in (1e-4, 1e-2, 1.0, 100.0)),
-            ]  # each at its best
+            ]
             was, now = (
                 min(value_of(partial(there.error, at, lam)) for lam in ridges) for at in places
             )

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FIRST_ROWS, FINAL_ROWS = (
-    500,
-    1000,
-)  # rows the gradient sees, for every candidate and for the best one: a step costs about r³
+# Rows the gradient sees, for every candidate and for the best one: a step costs about r³.
+FIRST_ROWS, FINAL_ROWS = (500, 1000)
 CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a center
 
 SAMPLE_ROWS = 12_000  # rows on which they are compared when not
 
-RARE, FEW = (
-    0.1,
-    50,
-)  # the share of the sample that each class gets, and rows of a class too small to count for it
+# The share of the sample that each class gets, and rows of a class too small to count for it.
+RARE, FEW = (0.1, 50)
 
 
 def scale_of(X: Tensor) -> Tensor:
@@ -46,9 +42,8 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
         return rows, torch.ones(len(rows), dtype=torch.float64)
     share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
     share = share / share.sum()
-    enough = (
-        counts >= FEW
-    )  # of a class with fewer rows all are taken, and it does not decide how many of the others
+    # Of a class with fewer rows all are taken, and it does not decide how many of the others.
+    enough = counts >= FEW
     most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
     size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
     take = torch.minimum(counts, (share * size).ceil())

@@ -90,7 +90,7 @@ def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
     return min(choices, key=lambda choice: choice.error)
 
 
-def again(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+def retune(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     """The choice with another kernel: its ridge, unless one is given, and its error."""
     return (
         choice
@@ -99,7 +99,7 @@ def again(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -
     )
 
 
-def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     """The chosen kernel with all bandwidths times one factor, which LARGE rows choose: for runs
     with more centers than that.
 
@@ -144,7 +144,7 @@ def rescaled(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     places = sorted(errors)
     factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
     log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
-    return again(scaled(factor_), choice, ridge, sample)
+    return retune(scaled(factor_), choice, ridge, sample)
 
 
 def _lowest(places: list[float], errors: list[float]) -> float:
@@ -207,9 +207,8 @@ def _descend(
         theta = (
             start.theta.clone() if start and start.theta is not None else median
         ).requires_grad_()
-        varying = (
-            (base != base[0]).any(0) if size > 1 else slice(None)
-        )  # a bandwidth that nothing depends on must not move the others
+        # A bandwidth that nothing depends on must not move the others.
+        varying = (base != base[0]).any(0) if size > 1 else slice(None)
         parameters.append(theta)
     else:
         K = kernel(X)
