@@ -14,16 +14,21 @@ import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from .calibration import Calibration
 from .data import Encoder, dates
 from .errors import InputError, require_package, writing
 from .model import KernelModel
 from .storage.atomic import aside, keep_mode
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
 OUTPUTS = ("prediction", "label", "probabilities")
@@ -38,7 +43,7 @@ def write_onnx(
     path: str | os.PathLike,
     model: KernelModel,
     encoder: Encoder | None,
-    classes: Any,
+    classes: ArrayLike | None,
     calibration: Calibration | None,
     flat: bool,
 ) -> None:
@@ -67,7 +72,7 @@ def write_onnx(
             file.write_bytes(made.SerializeToString())
 
 
-def _write_in_two(onnx: Any, made: Any, target: Path) -> None:
+def _write_in_two(onnx: ModuleType, made: ModelProto, target: Path) -> None:
     """Tensors in a file beside, under one of two names in turn: the file that is replaced keeps its
     own until the new one is whole.
     """
@@ -85,7 +90,7 @@ def _write_in_two(onnx: Any, made: Any, target: Path) -> None:
         target.with_name(old).unlink(missing_ok=True)
 
 
-def _data_of(onnx: Any, path: Path) -> set[str]:
+def _data_of(onnx: ModuleType, path: Path) -> set[str]:
     """Names of the files with an ONNX file's tensors."""
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
@@ -99,7 +104,7 @@ def _data_of(onnx: Any, path: Path) -> set[str]:
     }
 
 
-def _core(model: KernelModel) -> Any:
+def _core(model: KernelModel) -> ModelProto:
     """X → values, as torch.onnx writes it.
 
     From torch.export's program: torch.onnx itself would try other ways, which take what a function
@@ -130,7 +135,7 @@ def _core(model: KernelModel) -> Any:
     return found.model_proto  # type: ignore[union-attr]
 
 
-def _renamed(graph: Any) -> None:
+def _renamed(graph: GraphProto) -> None:
     """Every name of the sum's own gets a prefix: columns may be called anything."""
     for node in graph.node:
         for names in (node.input, node.output):
@@ -175,17 +180,22 @@ class _Number:
 class _Around:
     """Nodes before and after the kernel sum."""
 
-    def __init__(self, onnx: Any, model: KernelModel):
+    def __init__(self, onnx: ModuleType, model: KernelModel):
         self._onnx, self._model, self._count = onnx, model, 0
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.before: list[Any] = []
-        self.after: list[Any] = []
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: list[ValueInfoProto] = []
+        self.before: list[NodeProto] = []
+        self.after: list[NodeProto] = []
         self._nodes = self.before
-        self._constants: list[Any] = []
+        self._constants: list[TensorProto] = []
 
     def _op(
-        self, kind: str, *inputs: str, name: str | None = None, domain: str = "", **attributes: Any
+        self,
+        kind: str,
+        *inputs: str,
+        name: str | None = None,
+        domain: str = "",
+        **attributes: int | list[int] | list[str],
     ) -> str:
         self._count += 1
         out = name or f"{PREFIX}{self._count}"
@@ -194,13 +204,13 @@ class _Around:
         )
         return out
 
-    def _constant(self, value: Any) -> str:
+    def _constant(self, value: ArrayLike) -> str:
         self._count += 1
         tensor = self._onnx.numpy_helper.from_array(np.asarray(value), f"{PREFIX}{self._count}")
         self._constants.append(tensor)
         return tensor.name
 
-    def _typed(self, name: str, code: int, *shape: Any) -> Any:
+    def _typed(self, name: str, code: int, *shape: str | int) -> ValueInfoProto:
         return self._onnx.helper.make_tensor_value_info(name, code, list(shape))
 
     def columns(self, encoder: Encoder, features: str) -> None:
@@ -271,7 +281,9 @@ class _Around:
 
     def _date(self, second: str) -> list[str]:
         """The parts of a date, from its seconds since 1970."""
-        found = dates.parts(_Number(self, second), lambda x: x.op("Floor"), lambda x: x.op("Sin"))
+        found = dates.parts_by(
+            _Number(self, second), lambda x: x.op("Floor"), lambda x: x.op("Sin")
+        )
         return [part.name for part in found]
 
     def numbers(self, values: str, flat: bool) -> None:
@@ -320,7 +332,7 @@ class _Around:
             self._typed("probabilities", double, "rows", len(classes)),
         ]
 
-    def _known(self, node: Any) -> None:
+    def _known(self, node: NodeProto) -> None:
         """A node as it is, but for acos, which onnxruntime has in float32 only.
 
         Of the half angle, tan² = (1 − cos) / (1 + cos), float32 has digits enough.
@@ -342,7 +354,7 @@ class _Around:
         half = self._op("Cast", self._op("Atan", self._op("Cast", tangent, to=single)), to=double)
         self._op("Add", half, half, name=node.output[0])
 
-    def model(self, core: Any, features: str | None) -> Any:
+    def model(self, core: ModelProto, features: str | None) -> ModelProto:
         helper, graph = self._onnx.helper, core.graph
         self._nodes = self.before
         for node in graph.node:

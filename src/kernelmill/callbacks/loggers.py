@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import require_package
 from ..solvers import Event
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class _Logger:
@@ -45,9 +48,10 @@ class TensorBoard(_Logger):
     Needs kernelmill[tensorboard].
     """
 
+    _writer: SummaryWriter  # from "start" to "end"
+
     def __init__(self, log_dir: str):
         self._log_dir = str(log_dir)
-        self._writer: Any = None
         require_package("tensorboard", "tensorboard")
 
     def _open(self) -> None:
@@ -100,7 +104,7 @@ class WandB(_Logger):
     Needs kernelmill[wandb].
     """
 
-    def __init__(self, project: str | None = None, **settings: Any):
+    def __init__(self, project: str | None = None, **settings: object):
         self._wandb, self._settings, self._own = (
             require_package("wandb", "wandb"),
             {"project": project, **settings},

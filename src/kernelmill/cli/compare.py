@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -22,7 +23,24 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("eigenpro1", "eigenpro4_exact")  # for small data: n² numbers, n³ operations
 MEASURES = ("accuracy", "log_loss", "r2", "rmse")  # that are shown; solvers are sorted by the first
-Row = dict[str, Any]  # of one solver: its name, and seconds, centers and metrics, or an error
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one solver: how it did, or why it could not."""
+
+    solver: str
+    error: str | None = None
+    seconds: float = 0.0
+    centers: int = 0
+    chosen: str = ""  # the solver that "auto" became
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, object]:
+        if self.error is not None:
+            return {"solver": self.solver, "error": self.error}
+        cost = {"seconds": self.seconds, "centers": self.centers}
+        return {"solver": self.solver, **cost, "chosen": self.chosen, **self.metrics}
 
 
 @command
@@ -54,17 +72,18 @@ def compare(
         f" {escape(why)}."
     )
     train, test = _rows(table, learned), _rows(table, held)
-    found: list[Row] = []
+    found: list[Outcome] = []
     kernel: Kernel | str = "auto"
     for solver in _solvers(kind):
-        row, kernel = _try(solver, kind, train, test, name, n_centers, kernel)
-        found.append(row)
-        took = escape(row["error"]) if "error" in row else duration(row["seconds"])
+        outcome, kernel = _try(solver, kind, train, test, name, n_centers, kernel)
+        found.append(outcome)
+        took = duration(outcome.seconds) if outcome.error is None else escape(outcome.error)
         say.print(f"{solver}: {took}")
-    if all("error" in row for row in found):
-        raise InputError(found[0]["error"])
+    if all(outcome.error is not None for outcome in found):
+        raise InputError(found[0].error)
     if json_:
-        as_json({"task": kind, "rows": len(learned), "solvers": found})
+        solvers = [outcome.facts() for outcome in found]
+        as_json({"task": kind, "rows": len(learned), "solvers": solvers})
     else:
         _print(found, f"{len(learned):,} rows of {escape(str(data))}")
 
@@ -99,9 +118,9 @@ def _try(
     target: str,
     n_centers: int,
     kernel: Kernel | str,
-) -> tuple[Row, Kernel | str]:
-    """What came of one solver, and its kernel, which the next ones are given: solvers are compared,
-    not the choice of a kernel."""
+) -> tuple[Outcome, Kernel | str]:
+    """The outcome of one solver, and its kernel, which the next ones are given: solvers are
+    compared, not the choice of a kernel."""
     from .. import KernelClassifier, KernelRegressor, solvers
     from ..estimators.evaluation import evaluate
 
@@ -117,19 +136,19 @@ def _try(
         seconds = time.perf_counter() - start
         metrics = evaluate(model, features, test[target]).metrics
     except (KernelmillError, MemoryError) as error:
-        return {"solver": solver, "error": str(error)}, kernel
-    facts = {"seconds": seconds, "centers": model.model_.n_centers, "chosen": model.plan_.solver}
-    return {"solver": solver, **facts, **metrics}, model.model_.kernel
+        return Outcome(solver, str(error)), kernel
+    centers, chosen = model.model_.n_centers, model.plan_.solver
+    return Outcome(solver, None, seconds, centers, chosen, metrics), model.model_.kernel
 
 
-def _print(found: list[Row], title: str) -> None:
-    measures = [name for name in MEASURES if any(name in row for row in found)]
+def _print(found: list[Outcome], title: str) -> None:
+    measures = [name for name in MEASURES if any(name in outcome.metrics for outcome in found)]
     table = Table("solver", "centers", "seconds", *measures, title=title, title_justify="left")
-    for row in sorted(found, key=lambda row: -row.get(measures[0], -1e9)):
-        if "error" in row:
-            table.add_row(row["solver"], "–", "–", *["–"] * len(measures))
+    for outcome in sorted(found, key=lambda each: -each.metrics.get(measures[0], -1e9)):
+        if outcome.error is not None:
+            table.add_row(outcome.solver, "–", "–", *["–"] * len(measures))
             continue
-        label = f"auto ({row['chosen']})" if row["solver"] == "auto" else row["solver"]
-        scores = (f"{row[name]:.4f}" for name in measures)
-        table.add_row(label, f"{row['centers']:,}", f"{row['seconds']:.1f}", *scores)
+        label = f"auto ({outcome.chosen})" if outcome.solver == "auto" else outcome.solver
+        scores = (f"{outcome.metrics[name]:.4f}" for name in measures)
+        table.add_row(label, f"{outcome.centers:,}", f"{outcome.seconds:.1f}", *scores)
     results().print(table)

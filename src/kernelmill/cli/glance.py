@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass
@@ -43,7 +42,7 @@ def glance(path: Path) -> Glance:
         return Glance(str(path), 0)
 
 
-def npz_shapes(path: Path) -> list[tuple[str, Any]]:
+def npz_shapes(path: Path) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape) of the arrays in it."""
     from ..data.formats.npy import npz_shapes
 

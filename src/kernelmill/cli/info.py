@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.table import Table
 
@@ -11,6 +11,18 @@ from .options import AsJson, Debug, Model
 
 if TYPE_CHECKING:
     from .. import KernelClassifier, KernelRegressor
+
+
+class ModelFacts(TypedDict):
+    """What there is to know of any fitted model."""
+
+    target: str | None
+    kernel: str
+    centers: int
+    features: int
+    solver: str
+    ridge: float
+    validation_score: float | None
 
 
 @command
@@ -41,8 +53,7 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     results().print(table)
 
 
-def facts_of(estimator: KernelClassifier | KernelRegressor) -> dict[str, object]:
-    """What there is to know of any fitted model."""
+def facts_of(estimator: KernelClassifier | KernelRegressor) -> ModelFacts:
     from ..estimators.evaluation import validation_score
     from ..report import kernel_line
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,17 @@ from .options import AsJson, Data, Debug, Model, Part
 from .outputs import check_writable
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from .. import KernelClassifier, KernelRegressor
     from ..data import Table
+
+    # By name: NumPy arrays, and columns of Arrow where they are copied.
+    Columns = dict[str, np.ndarray | pa.Array | pa.ChunkedArray]
 
 ENDINGS = (".parquet", ".csv", ".npy")
 INTERVAL = 1.959964  # standard deviations to either side that hold 95 %
-Columns = dict[str, Any]  # by name: NumPy arrays, and columns of Arrow where they are copied
 
 
 @command
@@ -85,19 +91,25 @@ def _kept(table: Table, names: list[str]) -> Columns:
     return {name: found[name] if name in found else table.column(name) for name in names}
 
 
-def _predictions(estimator: Any, table: Table, probabilities: bool, intervals: bool) -> Columns:
-    classes = getattr(estimator, "classes_", None)
+def _predictions(
+    estimator: KernelClassifier | KernelRegressor,
+    table: Table,
+    probabilities: bool,
+    intervals: bool,
+) -> Columns:
+    from .. import KernelClassifier
+
     if intervals:
-        if classes is not None:
+        if isinstance(estimator, KernelClassifier):
             raise InputError(
                 "--intervals is for numbers, and this model predicts classes; leave it out."
             )
         found, spread = estimator.predict(table, return_std=True)
         wide = INTERVAL * spread
         return {"prediction": found, "lower": found - wide, "upper": found + wide}
-    if classes is None or not probabilities:
+    if not isinstance(estimator, KernelClassifier) or not probabilities:
         return {"prediction": estimator.predict(table)}
-    shares = estimator.predict_proba(table)
+    shares, classes = estimator.predict_proba(table), estimator.classes_
     each = {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
     return {"prediction": classes[shares.argmax(1)], **each}
 
@@ -145,7 +157,7 @@ def _write_csv(columns: Columns, path: Path) -> None:
         csv.write_csv(table, path)
 
 
-def _arrow(columns: Columns) -> Any:
+def _arrow(columns: Columns) -> pa.Table:
     """The columns as a table of Arrow, a matrix as a column for each of its own."""
     import numpy as np
 

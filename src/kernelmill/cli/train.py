@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError, OutputError
 from .console import as_json, command, duration, escape, note, rank, results, words
 from .glance import glance
-from .info import facts_of
+from .info import ModelFacts, facts_of
 from .inputs import table_of, target_of, task_of
 from .launch import share_out
 from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from .config import TrainSettings
 
     Estimator = KernelClassifier | KernelRegressor
+
+
+class TrainFacts(ModelFacts):
+    """The same of a model that was trained just now."""
+
+    model: str
+    task: str
+    rows: int
+    device: str
+    seconds: float
+    seconds_reading: float
 
 
 @command
@@ -137,7 +148,7 @@ def train(
     read = time.perf_counter() - started
     model = _fit(settings, table, name, kind, run, quiet=json_)
     _save(model, folder, run)
-    facts = {
+    facts: TrainFacts = {
         "model": str(folder),
         "task": kind,
         **facts_of(model),
@@ -219,8 +230,8 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
         discard(run)
 
 
-def _print(model: Estimator, facts: dict[str, Any]) -> None:
-    folder, score = escape(str(facts["model"])), facts["validation_score"]
+def _print(model: Estimator, facts: TrainFacts) -> None:
+    folder, score = escape(facts["model"]), facts["validation_score"]
     measure = "accuracy" if facts["task"] == "classification" else "R²"
     held = "" if score is None else f", {measure} {score:.4f} on rows kept out"
     took = duration(facts["seconds"])

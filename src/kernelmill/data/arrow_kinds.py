@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import dates
 from .kinds import names, represent
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def of_arrow(kind: Any) -> str | None:
+
+def of_arrow(kind: pa.DataType) -> str | None:
     """The kind of an Arrow type; "list" of numbers; None for what cannot be a feature."""
     import pyarrow as pa
 
@@ -44,7 +47,7 @@ _TESTS = {
 }
 
 
-def from_arrow(column: Any, kind: str) -> np.ndarray:
+def from_arrow(column: pa.Array, kind: str) -> np.ndarray:
     """An Arrow array as its kind is read."""
     import pyarrow as pa
 
@@ -64,7 +67,7 @@ def from_arrow(column: Any, kind: str) -> np.ndarray:
     return column.to_numpy(zero_copy_only=False).reshape(-1, 1)
 
 
-def names_from_arrow(column: Any, kind: str) -> np.ndarray:
+def names_from_arrow(column: pa.Array, kind: str) -> np.ndarray:
     """The names of an Arrow array; those of whole numbers keep all digits."""
     import pyarrow as pa
 
@@ -75,7 +78,7 @@ def names_from_arrow(column: Any, kind: str) -> np.ndarray:
     return names(from_arrow(column, kind), kind)
 
 
-def _ticks(column: Any) -> np.ndarray:
+def _ticks(column: pa.Array) -> np.ndarray:
     """Dates, times of day and durations as seconds."""
     import pyarrow as pa
 

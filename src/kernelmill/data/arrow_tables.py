@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,14 +14,20 @@ from ..errors import DataFileError, require_package
 from . import arrow_kinds
 from .tables import PIECE_BYTES, Field, Table, even_cuts, readable
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .tables import ArrowColumns
+
+    ReadColumns = Callable[[list[str]], pa.Table]  # these columns of a block
+
 
 class ArrowTable(Table):
     """Blocks of columns as Arrow holds them: row groups of Parquet, record batches, a table in
     memory."""
 
-    def __init__(self, schema: Any, blocks: Sequence[tuple[int, Callable[..., Any]]], where: str):
-        """blocks: the number of rows of each, and a function that reads some columns of it as a
-        pyarrow.Table."""
+    def __init__(self, schema: pa.Schema, blocks: Sequence[tuple[int, ReadColumns]], where: str):
+        """blocks: the number of rows of each, and a function that reads some columns of it."""
         self.where, self._declared = where, {}
         self._blocks = [read for rows, read in blocks if rows]
         self.cuts = [0, *itertools.accumulate(rows for rows, _ in blocks if rows)]
@@ -36,7 +42,7 @@ class ArrowTable(Table):
                 self.fields[entry.name] = Field(entry.name, kind, width)
                 self._declared[entry.name] = kind
 
-    def _width(self, entry: Any) -> int:
+    def _width(self, entry: pa.Field) -> int:
         import pyarrow as pa
 
         if pa.types.is_fixed_size_list(entry.type):
@@ -88,7 +94,7 @@ class ArrowTable(Table):
             parts.append(np.array(part.to_numpy()))  # copied, so that its block can go
         return np.concatenate(parts)
 
-    def _values(self, name: str, column: Any) -> np.ndarray:
+    def _values(self, name: str, column: pa.Array) -> np.ndarray:
         declared, field = self._declared[name], self.fields[name]
         if arrow_kinds.of_arrow(column.type) == "list":
             return _matrix(column, field.width, self.where, name)
@@ -96,7 +102,7 @@ class ArrowTable(Table):
             return arrow_kinds.names_from_arrow(column, declared)
         return self._converted(arrow_kinds.from_arrow(column, declared), name)
 
-    def raw(self, names: list[str]) -> dict[str, Any]:
+    def raw(self, names: list[str]) -> ArrowColumns:
         pa = require_package("pyarrow", "data")
         with readable(self.where, self.files):
             blocks = [read(names) for read in self._blocks]
@@ -106,7 +112,7 @@ class ArrowTable(Table):
         }
 
 
-def _matrix(column: Any, width: int, where: str, name: str) -> np.ndarray:
+def _matrix(column: pa.Array, width: int, where: str, name: str) -> np.ndarray:
     import pyarrow.compute as pc
 
     lengths = set(pc.unique(pc.list_value_length(column)).to_pylist())
@@ -118,24 +124,25 @@ def _matrix(column: Any, width: int, where: str, name: str) -> np.ndarray:
     return arrow_kinds.from_arrow(column.flatten(), "number").reshape(-1, width)
 
 
-def in_memory(X: Any, where: str = "the Arrow table") -> ArrowTable:
-    """Of a pyarrow.Table."""
+def in_memory(X: pa.Table, where: str = "the Arrow table") -> ArrowTable:
+    """Of a table that Arrow holds."""
     X = X.unify_dictionaries()
     cuts = even_cuts(len(X), max(1, PIECE_BYTES * len(X) // max(1, X.nbytes)))
 
-    def block(names: list[str], a: int, b: int) -> Any:
+    def block(names: list[str], a: int, b: int) -> pa.Table:
         return X.select(names).slice(a, b - a)
 
     blocks = [(b - a, partial(block, a=a, b=b)) for a, b in itertools.pairwise(cuts)]
     return ArrowTable(X.schema, blocks, where)
 
 
-def in_own_file(file: Any, where: str, check: bool = False) -> ArrowTable:
+def in_own_file(file: pa.NativeFile, where: str, check: bool = False) -> ArrowTable:
     """Of an Arrow file that is this process's own, in pieces of its record batches."""
-    pa = require_package("pyarrow", "data")
+    import pyarrow as pa
+
     reader = pa.ipc.open_file(file)
 
-    def block(names: list[str], i: int, a: int, b: int) -> Any:
+    def block(names: list[str], i: int, a: int, b: int) -> pa.Table:
         batch = reader.get_batch(i)
         if check:
             batch.validate(full=True)  # a damaged file could otherwise point anywhere

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def moments(values: np.ndarray) -> np.ndarray:
     return out
 
 
-def second_of(value: Any) -> float:
+def second_of(value: object) -> float:
     """One date or time of Python's, or an ISO text; one without a zone is UTC.
 
     ValueError where it is none.
@@ -84,10 +84,28 @@ def name_of(second: float) -> str:
     )
 
 
-def parts(
-    second: Any, floor: Callable[[Any], Any] = np.floor, sin: Callable[[Any], Any] = np.sin
-) -> list[Any]:
-    """The features of a date, as PARTS names them.
+class Arithmetic(Protocol):
+    """Numbers to compute with: an array, or a value of an ONNX graph."""
+
+    def __add__(self, other: Self | float, /) -> Self: ...
+
+    def __sub__(self, other: Self | float, /) -> Self: ...
+
+    def __mul__(self, other: Self | float, /) -> Self: ...
+
+    def __truediv__(self, other: Self | float, /) -> Self: ...
+
+
+N = TypeVar("N", bound=Arithmetic)
+
+
+def parts(second: np.ndarray) -> list[np.ndarray]:
+    """The features of dates, as PARTS names them."""
+    return parts_by(second, np.floor, np.sin)
+
+
+def parts_by(second: N, floor: Callable[[N], N], sin: Callable[[N], N]) -> list[N]:
+    """The same, computed with the given functions.
 
     Only arithmetic, floor and sin, so that ONNX has the same; NaN stays NaN.
 

@@ -151,7 +151,7 @@ class Encoder:
                 near = np.abs(np.log(mean / (units * 1.5e9))).argmin()
                 block[name] = block[name] * units[near]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         left_out = ("categories", "by_content", "constant")
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         made = [{**asdict(category), "folds": None} for category in self.categories]

@@ -9,14 +9,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from ..errors import NO_SPACE, OutputError, require_package
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COPY_BYTES = 4 << 20  # of a file that are copied at a time
 
 
-def need(package: str) -> Any:
+def need(package: str) -> ModuleType:
     """A package of the extra "data"."""
     return require_package(package, "data")
 
@@ -27,25 +30,26 @@ def suffix_of(path: Path) -> str:
     return "".join(path.suffixes[-2:]).lower() if suffix == ".gz" else suffix
 
 
-def spool(schema: Any, batches: Iterable[Any]) -> Any:
+def spool(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.NativeFile:
     """Record batches written to a temporary file, opened for reading."""
     pa = need("pyarrow")
     file = temporary_file()
     with room(), pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return _open_again(file, pa)
+    return _open_again(file)
 
 
-def spool_bytes(path: Path) -> Any:
+def spool_bytes(path: Path) -> pa.NativeFile:
     """A file's bytes in a temporary file, opened for reading."""
     file = temporary_file()
     with open(path, "rb") as given, room():
         shutil.copyfileobj(given, file, COPY_BYTES)
-    return _open_again(file, need("pyarrow"))
+    return _open_again(file)
 
 
-def _open_again(file: IO[bytes], pa: ModuleType) -> Any:
+def _open_again(file: IO[bytes]) -> pa.NativeFile:
+    pa = need("pyarrow")
     with room():
         file.flush()
     try:  # mapped, a column is read without the others

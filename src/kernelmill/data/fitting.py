@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -256,7 +255,7 @@ def _targets(
             yield part, (Y[part] - middle) / spread
 
 
-def _weighted(Y: np.ndarray, w: np.ndarray) -> tuple[Any, Any]:
+def _weighted(Y: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of targets."""
     mean = np.average(Y, 0, w)
     return mean, np.maximum(np.sqrt(np.average((Y - mean) ** 2, 0, w)), 1e-300)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .kinds import COMMA, FALSE, MISSING, THOUSAND, TRUE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # In the order they are tried; a text is what is none of them.
 _FORMS = ["whole", "number", "comma", "boolean", "date"]
@@ -35,7 +38,7 @@ class Guess:
         return self._seen and self._forms[:1] == ["comma"]
 
     @property
-    def type(self) -> Any:
+    def type(self) -> pa.DataType:
         """What Arrow holds such a column as."""
         import pyarrow as pa
 
@@ -44,7 +47,7 @@ class Guess:
         types = {"whole": pa.int64(), "boolean": pa.bool_(), "date": pa.timestamp("us")}
         return types.get(self._forms[0], pa.float64()) if self._forms else pa.string()
 
-    def take(self, strings: Any) -> Any:
+    def take(self, strings: pa.Array) -> pa.Array:
         """A block of the column, as what it is by now."""
         import pyarrow as pa
 
@@ -65,7 +68,7 @@ class Guess:
         return strings
 
 
-def _share(strings: Any, *patterns: re.Pattern) -> float:
+def _share(strings: pa.Array, *patterns: re.Pattern) -> float:
     """How many of these fields are written in one of these ways, of those that are there."""
     import pyarrow.compute as pc
 
@@ -73,7 +76,7 @@ def _share(strings: Any, *patterns: re.Pattern) -> float:
     return pc.mean(pc.match_substring_regex(strings, f"^\\s*(?:{either})\\s*$")).as_py() or 0.0
 
 
-def _written(tried: list[Any], form: str) -> Any:
+def _written(tried: list[pa.Array], form: str) -> pa.Array | None:
     """The block as this form, or None where a field is not written so. `tried`: the fields as they
     are; and without blanks around them and missing words, which is done where it is needed."""
     import pyarrow as pa
@@ -93,7 +96,7 @@ def _written(tried: list[Any], form: str) -> Any:
     return None
 
 
-def _plain(strings: Any) -> bool:
+def _plain(strings: pa.Array) -> bool:
     """Whether no number begins with a plus, or a zero with more digits behind it. On the bytes: a
     regular expression takes twice as long as reading the numbers."""
     strings = strings.drop_null()
@@ -111,17 +114,17 @@ def _plain(strings: Any) -> bool:
     return not ((first == ord("+")) | leading).any()
 
 
-def _whole(strings: Any) -> Any:
+def _whole(strings: pa.Array) -> pa.Array | None:
     found = strings.cast("int64")
     return found if _plain(strings) else None
 
 
-def _number(strings: Any) -> Any:
+def _number(strings: pa.Array) -> pa.Array | None:
     found = strings.cast("float64")
     return found if _plain(strings) else None
 
 
-def _comma(strings: Any) -> Any:
+def _comma(strings: pa.Array) -> pa.Array | None:
     import pyarrow.compute as pc
 
     if pc.any(pc.match_substring(strings, ".")).as_py():
@@ -129,7 +132,7 @@ def _comma(strings: Any) -> Any:
     return _number(pc.replace_substring(strings, ",", "."))
 
 
-def _boolean(strings: Any) -> Any:
+def _boolean(strings: pa.Array) -> pa.Array | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -140,7 +143,7 @@ def _boolean(strings: Any) -> Any:
     return pc.if_else(strings.is_null(), pa.scalar(None, pa.bool_()), true)
 
 
-def _date(strings: Any) -> Any:
+def _date(strings: pa.Array) -> pa.Array:
     """Moments in UTC, which those without a zone are taken to be in."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -152,7 +155,7 @@ def _date(strings: Any) -> Any:
     return pc.coalesce(_moments(here, None), _moments(there, "UTC").cast(pa.timestamp("us")))
 
 
-def _moments(strings: Any, zone: str | None) -> Any:
+def _moments(strings: pa.Array, zone: str | None) -> pa.Array:
     """Fractions of a second may have nine digits: then six are kept."""
     import pyarrow as pa
 
@@ -162,7 +165,7 @@ def _moments(strings: Any, zone: str | None) -> Any:
         return strings.cast(pa.timestamp("ns", zone)).cast(pa.timestamp("us", zone), safe=False)
 
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
+_PARSERS: dict[str, Callable[[pa.Array], pa.Array | None]] = {
     "whole": _whole,
     "number": _number,
     "comma": _comma,

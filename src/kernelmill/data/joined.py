@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from ..errors import DataFileError, require_package
 from . import kinds
 from .prints import Files
 from .tables import Table
+
+if TYPE_CHECKING:
+    from .tables import ArrowColumns
 
 
 class Joined(Table):
@@ -51,10 +54,10 @@ class Joined(Table):
         self.field(name)
         return np.concatenate([table.column(name) for table in self._tables])
 
-    def raw(self, names: list[str]) -> dict[str, Any]:
+    def raw(self, names: list[str]) -> ArrowColumns:
         pa = require_package("pyarrow", "data")
         parts = [table.raw(names) for table in self._tables]
-        found: dict[str, Any] = {}
+        found: ArrowColumns = {}
         for name in names:
             chunks = [part[name] for part in parts]
             if any(chunk.type != chunks[0].type for chunk in chunks):

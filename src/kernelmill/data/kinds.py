@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterable
 from datetime import date, timedelta
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Protocol, SupportsFloat, TypeVar
 
 import numpy as np
 
 from ..errors import DataFileError
 from . import dates
+
+Item = TypeVar("Item")
 
 # What stands for a missing value; in texts these are names.
 MISSING = "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?"
@@ -187,7 +189,24 @@ _PARSERS = {"boolean": _SAID.__getitem__, "date": dates.second_of}
 # ---- arrays of numpy's
 
 
-def of_array(values: Any) -> str:
+class Array(Protocol):
+    """Rows of one type: an array of numpy's, rows of a file, or a dataset of HDF5."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
+def of_array(values: Array) -> str:
     """The kind of an array by its type; of Python objects, see `settle`."""
     kinds = {"b": "boolean", "M": "date", "O": "text", "S": "text", "U": "text"}
     return kinds.get(values.dtype.kind, "number")
@@ -213,7 +232,7 @@ def settle(values: np.ndarray) -> tuple[np.ndarray, str]:
     return np.array([None if v is None else _name_of(v) for v in items], dtype=object), "text"
 
 
-def _lost(value: Any) -> bool:
+def _lost(value: object) -> bool:
     return (
         value is None
         or type(value).__name__ in ("NAType", "NaTType")
@@ -221,15 +240,15 @@ def _lost(value: Any) -> bool:
     )
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: Item) -> Item | str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _float_of(value: Any) -> float:
+def _float_of(value: timedelta | SupportsFloat | str) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-def _of_object(value: Any) -> str:
+def _of_object(value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "boolean"
     if isinstance(value, (Real, Decimal, timedelta)):
@@ -237,7 +256,7 @@ def _of_object(value: Any) -> str:
     return "date" if isinstance(value, (date, np.datetime64)) else "text"
 
 
-def _name_of(value: Any) -> str:
+def _name_of(value: object) -> str:
     """The name of one object."""
     kind = _of_object(value)
     if kind == "text":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from io import FileIO
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class FileRows:
                 self._fill(file, out[:, j], j * len(self) + start)
         return out
 
-    def _fill(self, file: Any, out: np.ndarray, first: int) -> None:
+    def _fill(self, file: FileIO, out: np.ndarray, first: int) -> None:
         """With the values from number `first` on."""
         if not out.size:
             return
@@ -55,12 +55,13 @@ class FileRows:
 def unmapped(X: np.memmap) -> FileRows | np.memmap:
     """A memmap's rows as they stand in its file, where that can be read; X itself where not (a copy
     on write, columns of a matrix)."""
-    root: Any = X
+    root: np.ndarray = X
     while isinstance(root.base, np.ndarray):
         root = root.base
     contiguous = X.flags.c_contiguous or (X is root and X.flags.f_contiguous)
-    in_file = isinstance(root, np.memmap) and root.filename is not None and root.mode != "c"
-    if not in_file or not contiguous:
+    if not isinstance(root, np.memmap) or root.filename is None or root.mode == "c":
+        return X
+    if not contiguous:
         return X
     address = X.__array_interface__["data"][0] - root.__array_interface__["data"][0]
     return FileRows(root.filename, X, root.offset + address)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, Full, Queue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -35,32 +35,32 @@ def ahead(items: Iterator[T], depth: int = 1) -> Iterator[T]:
 
     An error is raised where its item was wanted; a consumer that leaves early ends the thread.
     """
-    queue: Queue[Any] = Queue(maxsize=depth)
+    # An item, or what kept it from being made; None at the end.
+    queue: Queue[tuple[T] | BaseException | None] = Queue(maxsize=depth)
     done = threading.Event()
 
     def work() -> None:
         try:
             for item in items:
-                if not _put(queue, (item, None), done):
+                if not _put(queue, (item,), done):
                     return
             _put(queue, None, done)
         except BaseException as error:
-            _put(queue, (None, error), done)
+            _put(queue, error, done)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         while (found := _get(queue, thread)) is not None:
-            item, error = found
-            if error is not None:
-                raise error
-            yield item
+            if isinstance(found, BaseException):
+                raise found
+            yield found[0]
     finally:
         done.set()
         thread.join()
 
 
-def _put(queue: Queue[Any], item: object, done: threading.Event) -> bool:
+def _put(queue: Queue[S], item: S, done: threading.Event) -> bool:
     """Whether there was room for the item before `done`."""
     while not done.is_set():
         try:
@@ -71,7 +71,7 @@ def _put(queue: Queue[Any], item: object, done: threading.Event) -> bool:
     return False
 
 
-def _get(queue: Queue[Any], thread: threading.Thread) -> Any:
+def _get(queue: Queue[S], thread: threading.Thread) -> S:
     """The next item of a thread that puts them."""
     while True:
         try:

@@ -14,10 +14,10 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DataFileError, warn
 
@@ -40,7 +40,7 @@ def checksum(*parts: Tensor) -> str:
     return digest([f"{part.dtype} {tuple(part.shape)} {_crcs(part)}" for part in parts])
 
 
-def digest(sums: list[Any]) -> str:
+def digest(sums: Sequence[str | int]) -> str:
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 

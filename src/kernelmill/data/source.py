@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -148,7 +148,7 @@ class Part:
     """A batch of which this rank has read only the rows at `place`."""
 
     batch: Batch
-    place: Any  # a slice or numbers: where the rows of X stand in the batch
+    place: slice | Tensor  # where the rows of X stand in the batch: a slice, or numbers
 
 
 class ArraySource(_Rows[Tensor]):
@@ -295,7 +295,21 @@ def _start_gather(part: Part, comm: Communicator) -> Callable[[], Batch]:
     return lambda: replace(part.batch, X=wait()[0])
 
 
-def source_of(X: Tensor | Stream, y: Tensor, **settings: Any) -> ArraySource | StreamSource:
+class SourceSettings(TypedDict, total=False):
+    """What a source is told beside its rows and targets; `mean` is needed."""
+
+    mean: Required[Tensor]
+    scale: Tensor | None
+    w: Tensor | None
+    keep: Tensor | None
+    seed: int
+    device: torch.device | str
+    comm: Communicator | None
+
+
+def source_of(
+    X: Tensor | Stream, y: Tensor, **settings: Unpack[SourceSettings]
+) -> ArraySource | StreamSource:
     return (
         StreamSource(X, y, **settings) if isinstance(X, Stream) else ArraySource(X, y, **settings)
     )
@@ -312,7 +326,7 @@ def copy_ahead(parts: Iterator[Part], device: torch.device, depth: int = 3) -> I
     """
     stream = torch.cuda.Stream(device)
 
-    def copies() -> Iterator[tuple[Part, Any]]:
+    def copies() -> Iterator[tuple[Part, torch.cuda.Event]]:
         for part in parts:
             with torch.cuda.stream(stream):
                 held = [t if t.is_pinned() else t.pin_memory() for t in part.batch.tensors()]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from ..errors import DataFileError, KernelmillError, one_of, require_package
 from . import dates, kinds
 from .mapped import FileRows
 from .prints import Files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    ArrowColumns = dict[str, pa.Array | pa.ChunkedArray]  # by name
 
 PIECE_BYTES = 1 << 20  # of rows that are read together from a file without blocks of its own
 
@@ -102,7 +107,7 @@ class Table(ABC):
             return dates.moments(values)
         return values.astype(bool) if kind == "boolean" and not np.isnan(values).any() else values
 
-    def raw(self, names: list[str]) -> dict[str, Any]:
+    def raw(self, names: list[str]) -> ArrowColumns:
         """Whole columns as they stand in the file, as Arrow's."""
         pa = require_package("pyarrow", "data")
         found = {name: self.column(name) for name in names}
@@ -119,9 +124,9 @@ def even_cuts(n: int, rows: int) -> list[int]:
 class ArrayTable(Table):
     """Named arrays of n rows: numpy's own, rows of a file, or datasets of an open HDF5 file."""
 
-    def __init__(self, arrays: dict[str, Any], where: str):
+    def __init__(self, arrays: Mapping[str, kinds.Array], where: str):
         self.where, self.fields, self.unused, self._declared = where, {}, [], {}
-        self._arrays: dict[str, Any] = {}
+        self._arrays: dict[str, kinds.Array] = {}
         self.files = Files(array.path for array in arrays.values() if isinstance(array, FileRows))
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -139,7 +144,7 @@ class ArrayTable(Table):
         # Whole chunks of HDF5: a part of one costs as much.
         self.cuts = even_cuts(self.n, -(-rows // chunk) * chunk)
 
-    def _add(self, name: str, array: Any) -> None:
+    def _add(self, name: str, array: kinds.Array) -> None:
         given = f"{self.where} has {name!r} of shape {array.shape} and type {array.dtype}"
         if array.ndim not in (1, 2) or array.dtype.kind not in "fiubmMOSU":
             raise DataFileError(f"{given}, expected a column or a matrix.")

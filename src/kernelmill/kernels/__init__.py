@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from ..errors import InputError, one_of
-from .base import Custom, Kernel, Points, Scale, positive, shrunk_norms
+from .base import Custom, Kernel, KernelFunction, Points, Scale, positive, shrunk_norms
 from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK, in_range, magnification
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
 
@@ -25,7 +25,7 @@ NAMED: dict[str, type[Kernel]] = {
 }
 
 
-def resolve(kernel: Any) -> Kernel:
+def resolve(kernel: object) -> Kernel:
     """A kernel object from a name, a kernel object, or a function K(A, B)."""
     if isinstance(kernel, Kernel):
         return kernel
@@ -37,7 +37,7 @@ def resolve(kernel: Any) -> Kernel:
             made.bandwidth = "auto"
         return made
     if callable(kernel):
-        return Custom(kernel)
+        return Custom(cast(KernelFunction, kernel))
     raise InputError(
         f"kernel={kernel!r} was given, expected a name, a kernel object or a function K(A, B)."
     )

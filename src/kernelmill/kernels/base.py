@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self, SupportsFloat
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ class Kernel(Settings):
         )
 
 
-def positive(owner: str, name: str, value: Any, allow_zero: bool = False) -> float:
+def positive(owner: str, name: str, value: SupportsFloat | str, allow_zero: bool = False) -> float:
     """`value` as a positive finite float, or the error that says what it was."""
     bound = "0 or more" if allow_zero else "greater than 0"
     try:
@@ -128,7 +128,7 @@ class Scale:
     r² = (x−z)ᵀΣ⁻¹(x−z).
     """
 
-    def __init__(self, owner: str, bandwidth: Any, d: int | None = None):
+    def __init__(self, owner: str, bandwidth: object, d: int | None = None):
         if isinstance(bandwidth, str):
             raise InputError(
                 f"{owner}: bandwidth={bandwidth!r} was given, expected a number, one per feature, a"
@@ -179,13 +179,16 @@ class Scale:
         return X @ self._there[key] if self.values.ndim == 2 else X / self._there[key]
 
 
+KernelFunction = Callable[[Tensor, Tensor], Tensor]
+
+
 @dataclass(eq=False)
 class Custom(Kernel):
     """Any function K(A, B) of two float tensors (r, d) and (t, d) that returns an (r, t) tensor of
     a positive semi-definite kernel.
     """
 
-    function: Callable[[Tensor, Tensor], Tensor] = field(default=None)  # type: ignore[assignment]
+    function: KernelFunction = field(default=None)  # type: ignore[assignment]
     name = "custom"
 
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from .base import Kernel, Points, Scale, positive
 class DotProduct(Kernel):
     """K(x, z) = profile(x·z, ‖x‖², ‖z‖²) of rows divided by the bandwidth."""
 
-    bandwidth: Any = 1.0
+    bandwidth: object = 1.0  # see Scale
 
     def profile(self, dot: Tensor, sq_a: Tensor, sq_b: Tensor) -> Tensor:
         raise NotImplementedError

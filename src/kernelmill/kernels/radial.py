@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from .base import Kernel, Points, Scale, positive, shrunk_norms
 class Radial(Kernel):
     """K(x, z) = profile(r²), r = ‖x − z‖ / bandwidth, profile(0) = 1."""
 
-    bandwidth: Any = 1.0
+    bandwidth: object = 1.0  # see Scale; "auto" in an estimator
     translation_invariant = True
 
     def profile(self, sq_dist: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from .modes import in_own_modes, own_modes
 from .product import (
     PRECISIONS,
     SMALLEST_TILE,
+    Block,
     KernelProduct,
     Recomputed,
     distortion,
@@ -18,6 +19,7 @@ from .product import (
 __all__ = [
     "PRECISIONS",
     "SMALLEST_TILE",
+    "Block",
     "KernelProduct",
     "Recomputed",
     "distortion",

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 import triton
@@ -43,6 +43,8 @@ from ..kernels import (
 from .triton_kernels import SHIFT, block_product, norms, split_columns
 
 log = logging.getLogger("kernelmill")
+
+Weights = TypeVar("Weights", Tensor, None)
 
 GROWN = 2.0**SHIFT.value
 # Rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions
@@ -260,7 +262,7 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     return parts, back
 
 
-def _on(x: Tensor) -> Any:
+def _on(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it the one where x is."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
@@ -277,6 +279,30 @@ def _padded(c: int) -> int:
     return -(-c // 16) * 16
 
 
+@overload
+def _launch(
+    form: Form,
+    A: Points,
+    B: Points,
+    w: Tensor,
+    K: Tensor | None = None,
+    high: Tensor | None = None,
+    low: Tensor | None = None,
+) -> Tensor: ...
+
+
+@overload
+def _launch(
+    form: Form,
+    A: Points,
+    B: Points,
+    w: None,
+    K: Tensor | None = None,
+    high: Tensor | None = None,
+    low: Tensor | None = None,
+) -> None: ...
+
+
 def _launch(
     form: Form,
     A: Points,
@@ -285,7 +311,8 @@ def _launch(
     K: Tensor | None = None,
     high: Tensor | None = None,
     low: Tensor | None = None,
-):
+) -> Tensor | None:
+    """K(A, B) @ w where w is given; K, written into `K` or as two parts into `high` and `low`."""
     M, N, D, c = len(A), len(B), A.x.shape[1] // (1 + form.two), 1 if w is None else w.shape[1]
     C = max(16, triton.next_power_of_2(c))
     shape = (
@@ -417,7 +444,8 @@ class Halves:
         wide = -(-len(B) // 8) * 8  # rows of 16 bytes: what the copy engine asks for
         self._parts = room.view(torch.float16)[: 2 * len(A) * wide].view(2, len(A), wide)
 
-    def _fill(self, w: Tensor | None) -> Any:
+    def _fill(self, w: Weights) -> Weights:
+        """K, and its product with w where there is one."""
         self._filled = True
         return _launch(
             self._form,

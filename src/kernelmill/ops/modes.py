@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -29,18 +30,18 @@ def own_modes(gradients: bool = False) -> Iterator[None]:
         yield
 
 
-def in_own_modes(gradients: bool = False) -> Callable[[Method], Method]:
+def in_own_modes(gradients: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A method that runs so.
 
     Its frame is one of this package's: warnings still point at the user's own line.
     """
 
-    def decorate(method: Method) -> Method:
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
             with own_modes(gradients):
                 return method(*args, **kwargs)
 
-        return inside  # type: ignore[return-value]
+        return inside
 
     return decorate

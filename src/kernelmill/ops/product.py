@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -110,6 +110,21 @@ def fuses(kernel: Kernel) -> bool:
 def on_chip(precision: str, d: int) -> int:
     """The most outputs that the fused kernels multiply before anything leaves the chip."""
     return 16 if fused is None else fused.on_chip(precision, d)
+
+
+class Matrix(Protocol):
+    """What is multiplied from the right."""
+
+    def __matmul__(self, v: Tensor, /) -> Tensor: ...
+
+
+class Block(Matrix, Protocol):
+    """K(A, B): a tensor, or what reads like one."""
+
+    @property
+    def T(self) -> Matrix: ...
+
+    def __getitem__(self, key: tuple[slice, slice], /) -> Tensor: ...
 
 
 class KernelProduct:
@@ -225,7 +240,7 @@ class KernelProduct:
             )
             return None
 
-    def block(self, A: Points, B: Points, room: Tensor | None) -> Any:
+    def block(self, A: Points, B: Points, room: Tensor | None) -> Block:
         """K(A, B) to be used twice, `K @ v` first, then `K.T @ g`: held in `room`, or evaluated
         at every use where that is None.
         """
@@ -337,7 +352,7 @@ def round_to_tf32(x: Tensor) -> Tensor:
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def transposed_product(K: Any, g: Tensor) -> Tensor:
+def transposed_product(K: Block, g: Tensor) -> Tensor:
     """Kᵀ @ g.
 
     With few columns and the rows of a held K in a line, the BLAS is quicker at (gᵀK)ᵀ.

@@ -68,7 +68,7 @@ def refine_locally(
         return kernel
     best, ridge = kernel, torch.tensor(math.log(1e-3), dtype=torch.float64, device=X.device)
     for _ in range(effort.rounds):
-        bandwidth = best.bandwidth.to(X.device, torch.float64)
+        bandwidth = torch.as_tensor(best.bandwidth, dtype=torch.float64, device=X.device)
         nearest = _nearest(X, bandwidth, 2 * anchors, size, generator)
         here, there = (
             _Neighbourhoods.of(best, bandwidth, X, part, source, rows)

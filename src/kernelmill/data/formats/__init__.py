@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from ..remote import fetch, is_url
 from ..tables import Table
@@ -34,7 +33,7 @@ def is_table(X: object) -> bool:
     return any(format.accepts(X) for format in FORMATS if not format.arrays)
 
 
-def opened(X: Any, in_memory: int, kinds: Kinds | None = None) -> Table:
+def opened(X: object, in_memory: int, kinds: Kinds | None = None) -> Table:
     """The table that X is or names. Of data that can only be read from front to back, or in large
     blocks, up to `in_memory` bytes are held, more go to a temporary file. `kinds`: of columns, as
     they will be wanted; a CSV file's texts are then read as such at once."""
@@ -50,7 +49,7 @@ def opened(X: Any, in_memory: int, kinds: Kinds | None = None) -> Table:
     return table
 
 
-def peek(X: Any) -> Peek:
+def peek(X: object) -> Peek:
     """The size of what X is or names, without reading it."""
     X = Path(X) if isinstance(X, (str, os.PathLike)) else X
     return choose(FORMATS, X).peek(X)

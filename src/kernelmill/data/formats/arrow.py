@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ..arrow_tables import ArrowTable, in_memory, in_own_file
@@ -17,8 +17,11 @@ from ..prints import Files
 from ..tables import PIECE_BYTES, Table, readable
 from .base import Format, Kinds, Peek, is_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+
+def _open(X: Path | pa.Table | pa.RecordBatch, limit: int, kinds: Kinds) -> Table:
     if isinstance(X, Path):
         return _open_file(X, limit)
     pa = need("pyarrow")
@@ -57,14 +60,14 @@ def _open_file(path: Path, limit: int) -> Table:
     return table
 
 
-def _rows_of_batches(file: Any) -> list[int]:
+def _rows_of_batches(file: pa.NativeFile) -> list[int]:
     """Counted in the first column, for little reading."""
     pa = need("pyarrow")
     first = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[0]))
     return [first.get_batch(i).num_rows for i in range(first.num_record_batches)]
 
 
-def _is_large(reader: Any, rows: list[int], size: int, limit: int) -> bool:
+def _is_large(reader: pa.ipc.RecordBatchFileReader, rows: list[int], size: int, limit: int) -> bool:
     """Whether record batches take more than `limit` bytes, in a file of that size or in memory."""
     if size > limit * len(rows):
         return True
@@ -74,10 +77,10 @@ def _is_large(reader: Any, rows: list[int], size: int, limit: int) -> bool:
     return first.nbytes * max(rows) > limit * max(1, len(first))
 
 
-def _batches(reader: Any, rows: list[int], where: str) -> ArrowTable:
-    pa = need("pyarrow")
+def _batches(reader: pa.ipc.RecordBatchFileReader, rows: list[int], where: str) -> ArrowTable:
+    import pyarrow as pa
 
-    def block(names: list[str], i: int) -> Any:
+    def block(names: list[str], i: int) -> pa.Table:
         batch = reader.get_batch(i)
         batch.validate(full=True)  # a damaged file could otherwise point anywhere
         return pa.Table.from_batches([batch]).select(names)
@@ -90,7 +93,7 @@ def _is_arrow(X: object) -> bool:
     return is_of(X, "pyarrow")
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: Path | pa.Table | pa.RecordBatch) -> Peek:
     if not isinstance(X, Path):
         return Peek(X.num_rows, X.num_columns)
     pa = need("pyarrow")

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...errors import InputError
 from ..files import suffix_of
 from ..tables import Table, readable
 
+Given: TypeAlias = Any  # a path that exists, or an object of the types that a format takes
 Kinds = Mapping[str, str]  # of columns, as they will be wanted; only formats without types use them
 
 
@@ -38,8 +39,8 @@ class Format:
     """
 
     name: str  # as docs/data.md has it
-    open: Callable[[Any, int, Kinds], Table]
-    peek: Callable[[Any], Peek]
+    open: Callable[[Given, int, Kinds], Table]
+    peek: Callable[[Given], Peek]
     suffixes: tuple[str, ...] = ()  # in small letters
     takes: Callable[[object], bool] = nothing
     arrays: bool = False  # whether its objects may also be arrays, which are no tables

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import DataFileError, warn
 from ..arrow_tables import ArrowTable, in_memory, in_own_file
@@ -20,6 +20,12 @@ from ..guess import Guess
 from ..prints import Files
 from ..tables import Table
 from .base import Format, Kinds, Peek
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.csv import CSVStreamingReader, ParseOptions, ReadOptions
+
+    from ..tables import ArrowColumns
 
 BLOCK = 4 << 20  # bytes that are parsed at a time
 SAMPLE = 1 << 18  # bytes from which the rows are estimated
@@ -43,7 +49,7 @@ class _Csv(ArrowTable):
         wanted = {**self._kinds(), **other}
         return self._again(wanted).of_kinds(wanted)
 
-    def raw(self, names: list[str]) -> dict[str, Any]:
+    def raw(self, names: list[str]) -> ArrowColumns:
         if all(self._declared[name] == "text" for name in names):
             return super().raw(names)
         return self._again({**self._kinds(), **dict.fromkeys(names, "text")}).raw(names)
@@ -75,13 +81,15 @@ def _open(path: Path, limit: int, kinds: Kinds) -> Table:
     return _Csv(table, files, again)
 
 
-def _options(delimiter: str) -> tuple[Any, Any]:
+def _options(delimiter: str) -> tuple[ReadOptions, ParseOptions]:
     csv = need("pyarrow.csv")
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     return csv.ReadOptions(block_size=BLOCK), parse
 
 
-def _read(path: Path, delimiter: str, guesses: Guesses, held: bool, files: Files) -> Any:
+def _read(
+    path: Path, delimiter: str, guesses: Guesses, held: bool, files: Files
+) -> ArrowTable | pa.NativeFile:
     """A table in memory, or a temporary file; read as often as it takes until no guess changes."""
     pa, csv = need("pyarrow"), need("pyarrow.csv")
     types = dict.fromkeys(guesses, pa.string())
@@ -103,7 +111,9 @@ def _read(path: Path, delimiter: str, guesses: Guesses, held: bool, files: Files
     return found
 
 
-def _collect(batches: Iterator[Any], guesses: Guesses, held: bool) -> tuple[Any, Any]:
+def _collect(
+    batches: Iterator[pa.RecordBatch], guesses: Guesses, held: bool
+) -> tuple[pa.Schema, ArrowTable | pa.NativeFile]:
     """The schema of the first batch, and all batches in memory or in a temporary file."""
     pa = need("pyarrow")
     first = next(batches, None)
@@ -116,7 +126,7 @@ def _collect(batches: Iterator[Any], guesses: Guesses, held: bool) -> tuple[Any,
     return first.schema, spool(first.schema, every)
 
 
-def _convert(reader: Any, guesses: Guesses) -> Iterator[Any]:
+def _convert(reader: CSVStreamingReader, guesses: Guesses) -> Iterator[pa.RecordBatch]:
     """Batches as the guesses have it after the first. The others still narrow the guesses, but are
     not given where a type has changed."""
     pa, types = need("pyarrow"), None

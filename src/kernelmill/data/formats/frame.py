@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..arrow_tables import in_memory
 from ..files import need
@@ -13,8 +14,25 @@ from ..tables import ArrayTable, Table, readable
 from .base import Format, Kinds, Peek
 from .npy import peek_shapes, table_of_array
 
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+
+class ArrowFrame(Protocol):
+    """A data frame that Arrow can hold, such as one of polars'."""
+
+    columns: list[str]
+
+    def __len__(self) -> int: ...
+
+    def to_arrow(self) -> pa.Table: ...
+
+
+Columns = dict[object, ArrayLike]  # by name
+
+
+def _open(X: np.ndarray | Columns | pd.DataFrame | ArrowFrame, limit: int, kinds: Kinds) -> Table:
     if isinstance(X, np.ndarray):
         return table_of_array(X)
     if isinstance(X, dict):
@@ -26,7 +44,7 @@ def _open(X: Any, limit: int, kinds: Kinds) -> Table:
         return in_memory(_from_pandas(X) if hasattr(X, "iloc") else X.to_arrow(), where)
 
 
-def _array(values: Any) -> np.ndarray:
+def _array(values: ArrayLike) -> np.ndarray:
     """A column as an array; a list with texts in it as objects, since numpy would write all others
     as texts in its own way."""
     if isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values):
@@ -34,8 +52,8 @@ def _array(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
-def _from_pandas(X: Any) -> Any:
-    """A pyarrow.Table. Columns of objects that Arrow knows no one type for become names."""
+def _from_pandas(X: pd.DataFrame) -> pa.Table:
+    """Columns of objects that Arrow knows no one type for become names."""
     pa, mixed = need("pyarrow"), {}
     for place, (name, kind) in enumerate(X.dtypes.items()):
         if str(kind) == "object":
@@ -54,7 +72,7 @@ def _is_in_memory(X: object) -> bool:
     return isinstance(X, (np.ndarray, dict)) or (hasattr(X, "columns") and hasattr(X, "dtypes"))
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: np.ndarray | Columns | pd.DataFrame | ArrowFrame) -> Peek:
     if isinstance(X, np.ndarray):
         return peek_shapes([X.shape])
     if isinstance(X, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..files import need
 from ..prints import Files
@@ -12,8 +12,11 @@ from ..tables import ArrayTable, Table
 from .base import Format, Kinds, Peek, is_of
 from .npy import fitting, peek_shapes
 
+if TYPE_CHECKING:
+    import h5py
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+
+def _open(X: Path | h5py.Group | h5py.Dataset, limit: int, kinds: Kinds) -> Table:
     if isinstance(X, Path):
         where, X = repr(str(X)), need("h5py").File(X, "r")
     elif hasattr(X, "keys"):
@@ -26,7 +29,7 @@ def _open(X: Any, limit: int, kinds: Kinds) -> Table:
     return table
 
 
-def _arrays(group: Any) -> dict[str, Any]:
+def _arrays(group: h5py.Group) -> dict[str, h5py.Dataset]:
     return {name: item for name, item in group.items() if hasattr(item, "dtype")}
 
 
@@ -34,7 +37,7 @@ def _is_hdf5(X: object) -> bool:
     return is_of(X, "h5py")
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: Path | h5py.Group | h5py.Dataset) -> Peek:
     if isinstance(X, Path):
         with need("h5py").File(X, "r") as file:
             return _peek(file)

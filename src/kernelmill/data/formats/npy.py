@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,14 +16,18 @@ from ..prints import Files
 from ..tables import ArrayTable, Table, readable
 from .base import Format, Kinds, Peek
 
+if TYPE_CHECKING:
+    import h5py
+
 log = logging.getLogger("kernelmill")
 
 LARGE_MAP = 16 << 20  # bytes from which a memmap is read piece by piece; smaller ones are arrays
 
 Shape = tuple[int, ...]
+Held = TypeVar("Held", bound="np.ndarray | h5py.Dataset")
 
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+def _open(X: Path | np.ndarray, limit: int, kinds: Kinds) -> Table:
     if not isinstance(X, Path):
         return table_of_array(X)
     where = repr(str(X))
@@ -41,7 +45,7 @@ def table_of_array(X: np.ndarray) -> Table:
     return ArrayTable({"X": unmapped(X) if isinstance(X, np.memmap) else X}, "the array")
 
 
-def fitting(arrays: dict[str, Any], where: str) -> dict[str, Any]:
+def fitting(arrays: dict[str, Held], where: str) -> dict[str, Held]:
     """Those that are columns or matrices of as many rows as the largest has; others are left out,
     and said."""
     usable = {
@@ -63,7 +67,7 @@ def _is_large_map(X: object) -> bool:
     return isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= LARGE_MAP
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: Path | np.ndarray) -> Peek:
     if not isinstance(X, Path):
         return peek_shapes([X.shape])
     if suffix_of(X) == ".npz":

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..arrow_tables import ArrowTable, in_own_file
 from ..files import need, spool
@@ -15,8 +15,12 @@ from ..prints import Files
 from ..tables import PIECE_BYTES, Table, readable
 from .base import Format, Kinds, Peek, is_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.dataset import Dataset, Fragment
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+
+def _open(X: Path | Dataset, limit: int, kinds: Kinds) -> Table:
     if not isinstance(X, Path):
         return _dataset(X, "the Arrow dataset", limit)
     return _dataset(need("pyarrow.dataset").dataset(X, format="parquet"), repr(str(X)), limit)
@@ -37,7 +41,7 @@ def _open_shards(files: list[Path], where: str, limit: int) -> Table:
     return _dataset(join(paths, schema=schema), where, limit)
 
 
-def _dataset(dataset: Any, where: str, limit: int) -> Table:
+def _dataset(dataset: Dataset, where: str, limit: int) -> Table:
     """Where some row groups are large against what may be held, all rows go to a temporary file in
     smaller batches."""
     local = need("pyarrow.fs").LocalFileSystem
@@ -61,7 +65,7 @@ def _dataset(dataset: Any, where: str, limit: int) -> Table:
     return table
 
 
-def _pieces(dataset: Any) -> Iterator[Any]:
+def _pieces(dataset: Dataset) -> Iterator[Fragment]:
     """Row groups of Parquet, whole files of other formats."""
     for fragment in dataset.get_fragments():
         if hasattr(fragment, "split_by_row_group"):
@@ -70,11 +74,11 @@ def _pieces(dataset: Any) -> Iterator[Any]:
             yield fragment
 
 
-def _reader(piece: Any, schema: Any) -> Callable[[list[str]], Any]:
+def _reader(piece: Fragment, schema: pa.Schema) -> Callable[[list[str]], pa.Table]:
     return lambda names: piece.to_table(schema=schema, columns=names)
 
 
-def _small_batches(dataset: Any, rows: int) -> Iterator[Any]:
+def _small_batches(dataset: Dataset, rows: int) -> Iterator[pa.RecordBatch]:
     """All rows, read page by page: dataset.to_batches would hold whole row groups."""
     parquet, keys = need("pyarrow.parquet"), need("pyarrow.dataset").get_partition_keys
     frugal = {"buffer_size": 1 << 20, "pre_buffer": False}
@@ -85,7 +89,9 @@ def _small_batches(dataset: Any, rows: int) -> Iterator[Any]:
                 yield _with_all_columns(batch, dataset.schema, same)
 
 
-def _with_all_columns(batch: Any, schema: Any, same: dict[str, Any]) -> Any:
+def _with_all_columns(
+    batch: pa.RecordBatch, schema: pa.Schema, same: dict[str, object]
+) -> pa.RecordBatch:
     """The batch with the columns of a schema: those that it has itself, and those of its folder."""
     pa, columns = need("pyarrow"), []
     for entry in schema:
@@ -100,7 +106,7 @@ def _is_dataset(X: object) -> bool:
     return is_of(X, "pyarrow") and hasattr(X, "get_fragments")
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: Path | Dataset) -> Peek:
     if not isinstance(X, Path):
         return Peek(columns=len(X.schema))
     with need("pyarrow.parquet").ParquetFile(X) as file:

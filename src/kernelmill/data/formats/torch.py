@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sized
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +13,13 @@ from ..files import room, temporary_file
 from ..tables import ArrayTable, Table, readable
 from .base import Format, Kinds, Peek
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader, Dataset
+
 WHERE = "the torch dataset"
 
 
-def shuffled(X: Any) -> bool:
+def shuffled(X: object) -> bool:
     """Whether a torch loader gives its rows in another order than its dataset's, or not all."""
     from torch.utils.data import DataLoader, RandomSampler
 
@@ -68,16 +71,16 @@ class _Rows:
         return np.memmap(self._file, dtype, "r", shape=(self._n, width))
 
 
-def _open(X: Any, limit: int, kinds: Kinds) -> Table:
+def _open(X: Dataset | DataLoader, limit: int, kinds: Kinds) -> Table:
     """Items (x, y) of a dataset, or batches of them from a loader."""
     from torch.utils.data import DataLoader
 
-    X = X if isinstance(X, DataLoader) else DataLoader(X, batch_size=256)
-    if X.batch_size is None and X.batch_sampler is None:
+    loader = X if isinstance(X, DataLoader) else DataLoader(X, batch_size=256)
+    if loader.batch_size is None and loader.batch_sampler is None:
         raise DataFileError("the torch loader has batch_size=None, expected batches of rows.")
     rows, targets = _Rows(limit), []
     with readable(WHERE):
-        for batch in X:
+        for batch in loader:
             x, y = _pair(batch)
             rows.add(x)
             targets.append(y)
@@ -86,7 +89,7 @@ def _open(X: Any, limit: int, kinds: Kinds) -> Table:
     return ArrayTable({"X": rows.matrix(), "y": np.concatenate(targets)}, WHERE)
 
 
-def _pair(batch: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pair(batch: object) -> tuple[np.ndarray, np.ndarray]:
     """Rows and their targets, which are 0 where there are none."""
     import torch
 
@@ -95,8 +98,10 @@ def _pair(batch: Any) -> tuple[np.ndarray, np.ndarray]:
     if not 1 <= len(pair) <= 2 or not usable:
         given = type(batch).__name__
         raise DataFileError(f"{WHERE} gave a {given}, expected rows x, or pairs (x, y).")
-    halved = getattr(pair[0], "dtype", None) == torch.bfloat16  # which numpy does not know
-    x = np.asarray(pair[0].float() if halved else pair[0])
+    rows = pair[0]
+    if isinstance(rows, torch.Tensor) and rows.dtype == torch.bfloat16:  # unknown to numpy
+        rows = rows.float()
+    x = np.asarray(rows)
     return x, np.asarray(pair[1]) if len(pair) == 2 else np.zeros(len(x))
 
 
@@ -105,7 +110,7 @@ def _is_torch(X: object) -> bool:
     return data is not None and isinstance(X, (data.Dataset, data.DataLoader))
 
 
-def _peek(X: Any) -> Peek:
+def _peek(X: Dataset | DataLoader) -> Peek:
     rows = getattr(X, "dataset", X)
     return Peek(len(rows) if isinstance(rows, Sized) else None)
 
