@@ -43,6 +43,10 @@ EVERY = [
 ]
 
 
+def test_no_kernel_is_forgotten():
+    assert {type(kernel) for kernel in EVERY} == set(kernels.NAMED.values())
+
+
 def close(K, expected, **kw):
     torch.testing.assert_close(K, torch.as_tensor(np.asarray(expected)), **kw)
 

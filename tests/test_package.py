@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from kernelmill import KernelClassifier, KernelRegressor
+from kernelmill import KernelClassifier, KernelRegressor, kernels, losses, solvers
 from kernelmill.cli import app
 from kernelmill.cli.console import EXIT_CODES
 
@@ -241,3 +241,24 @@ def test_no_line_of_a_page_is_very_long():
         assert [line[:60] for line in page.read_text().splitlines() if len(line) >= 500] == [], (
             page.name
         )
+
+
+def test_the_reference_lists_every_entry_of_the_registries():
+    text = (ROOT / "docs" / "api.md").read_text()
+    entries = [
+        f"kernelmill.{room}.{kind.__name__}"
+        for room, named in (
+            ("kernels", kernels.NAMED),
+            ("solvers", solvers.NAMED),
+            ("losses", losses.NAMED),
+        )
+        for kind in named.values()
+    ]
+    assert [entry for entry in entries if f"::: {entry}\n" not in text] == []
+
+
+def test_solvers_that_must_not_know_each_other_are_all_there():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    apart = next(c["modules"] for c in contracts["contracts"] if c["type"] == "independence")
+    homes = {kind.__module__ for kind in solvers.NAMED.values()}
+    assert homes == set(apart)

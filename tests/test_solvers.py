@@ -24,6 +24,7 @@ from kernelmill.preconditioner import (
 )
 from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor
 from kernelmill.solvers import (
+    NAMED,
     NYTRO,
     SGPR,
     ASkotch,
@@ -73,6 +74,12 @@ TABLE = [
     (ASkotch(m=20, rank=5), {**EVERY_ROW, "kernel": kernels.Gaussian(2.0)}, 200, 0.1, 1e-3),
     (SGPR(), {**SMALL, "weights": True}, 1, 0.5, 1e-8),
 ]
+# Their limit is another one: the hinge loss, and a model with as many temporary centers as rows.
+ELSEWHERE = {"pegasos", "eigenpro4_exact"}
+
+
+def test_no_solver_is_forgotten():
+    assert {solver.name for solver, *_ in TABLE} | ELSEWHERE == set(NAMED)
 
 
 @pytest.mark.parametrize(

@@ -414,7 +414,7 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def product(form: Form, A: Points, B: Points, w: Tensor) -> Tensor:
-    """K(A, B) @ w for as many columns as `form.outputs` says."""
+    """K(A, B) @ w for as many columns as fit on the chip."""
     if not (len(A) and len(B)):
         return w.new_zeros(len(A), w.shape[1])
     if len(B) > MOST_COLUMNS:

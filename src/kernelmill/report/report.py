@@ -6,6 +6,7 @@ from __future__ import annotations
 import jinja2
 import torch
 
+from .. import solvers
 from ..callbacks.progress import plan_line
 from ..estimators import KernelClassifier, KernelRegressor
 from ..estimators.evaluation import Evaluation, validation_score
@@ -156,8 +157,7 @@ def _confusion(estimator: Estimator, evaluation: Evaluation | None) -> charts.Ma
 def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     """Loss and validation score as they went, where there is more than one value of them."""
     history, plan = estimator.history_, estimator.plan_
-    by_epoch = plan.solver.startswith(("eigenpro", "pegasos", "nytro"))
-    name = "epochs" if by_epoch else "iterations"
+    name = solvers.NAMED[plan.solver].rounds_are
     loss = [
         (row["rows"] / max(1, plan.n), row["loss"])
         for row in history
@@ -166,8 +166,7 @@ def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     held = [(row["epoch"], row["validation_score"]) for row in history if "validation_score" in row]
     curves: dict[str, charts.Plot | None] = {"loss": None, "scores": None}
     if loss:
-        given = (plan.settings or {}).get("loss", "square")
-        squares = given == "square" and plan.solver != "pegasos"
+        squares = solvers.loss_of(plan).name == "square"
         what = "mean squared residual" if squares else "mean loss"
         curves["loss"] = charts.curve(loss, name, what, log_y=True)
     if len(held) > 1:

@@ -79,6 +79,7 @@ class ASkotch(Solver):
     m: int | None = None
     rank: int = 100
     name = "askotch"
+    rounds_are = "iterations"
     state = ASkotchState
     needs_ridge = True
     every_row = True

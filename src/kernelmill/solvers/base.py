@@ -216,6 +216,7 @@ class Solver(Settings, ABC):
     # evidence.
     criterion = "loo"
     # Its work and memory are shared by all ranks; else rank 0 does it while the others wait.
+    rounds_are = "epochs"  # or "iterations": what a report calls them
     sharded = False
     resumable = True  # a run can go on from its state
     patience = 3  # epochs without a better score that early stopping waits for

@@ -47,6 +47,7 @@ class Direct(Solver):
     """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
 
     name = "direct"
+    rounds_are = "iterations"
     state = DirectState
     resumable = False
     exact = True

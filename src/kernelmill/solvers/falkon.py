@@ -79,6 +79,7 @@ class Falkon(Solver):
     tolerance: float | None = None
     keep: bool | None = None
     name = "falkon"
+    rounds_are = "iterations"
     state = FalkonState
     exact = True
     needs_ridge = True

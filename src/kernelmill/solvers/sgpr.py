@@ -44,6 +44,7 @@ class SGPR(Solver):
 
     noise: float | None = None
     name = "sgpr"
+    rounds_are = "iterations"
     state = SGPRState
     resumable = False
     needs_ridge = True
