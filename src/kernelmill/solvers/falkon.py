@@ -66,7 +66,7 @@ class Equations(Setup):
 
 
 @dataclass(eq=False)
-class Falkon(Solver):
+class Falkon(Solver[Equations, FalkonState | None]):
     """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at
     most; tolerance: relative residual at which it ends before, None: 1e-2 for classes, 1e-3 for
     numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory. The residual is about
