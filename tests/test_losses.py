@@ -3,12 +3,14 @@ differences, L-BFGS, SVC, LogisticRegression, GPyTorch.
 """
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
@@ -349,6 +351,22 @@ def test_a_quantile_covers_its_share_of_fresh_rows(solver, quantile):
     above = 1e6 * model.fit(X, 1e-6 * y).predict(T)  # in any unit
     assert np.mean(fresh < above) == pytest.approx(quantile, abs=0.03)
     assert np.corrcoef(above, fresh)[0, 1] > 0.7  # and it is no constant
+
+
+def test_newton_steps_that_run_out_are_said():
+    """Narrow, with next to no ridge: thirty steps of Falkon are few."""
+    g = np.random.default_rng(0)
+    X, _, y = with_noise(1500, g)
+    narrow = Falkon(losses.Quantile(0.9, width=0.005))
+    model = KernelRegressor(
+        kernel=kernels.Laplacian(4.0), n_centers=300, solver=narrow, ridge=1e-3, random_state=0
+    )
+    said = "the loss still falls: use more iterations, or a larger ridge"
+    with pytest.warns(ConvergenceWarning, match=said):
+        model.fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.set_params(solver=Falkon(losses.Quantile(0.9)), ridge=1.0).fit(X, y)
 
 
 def test_rows_of_the_same_x_are_not_averaged_where_that_is_another_loss():

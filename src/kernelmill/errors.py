@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 PACKAGE = str(Path(__file__).parent)
 
@@ -107,7 +107,7 @@ def writing(path: object) -> Iterator[None]:
         raise unwritable(error, path) from None
 
 
-def require_package(package: str, extra: str) -> Any:
+def require_package(package: str, extra: str) -> ModuleType:
     """An optional package, or the error that says how to install it."""
     try:
         return import_module(package)

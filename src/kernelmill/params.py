@@ -5,7 +5,7 @@ set_params and clone.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Self
 
 from .errors import one_of
 
@@ -18,7 +18,7 @@ class Settings:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
-    def set_params(self, **params: Any):
+    def set_params(self, **params: object) -> Self:
         known = list(self.get_params())
         for name, value in params.items():
             if name not in known:

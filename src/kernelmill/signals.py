@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 from .distributed.team import Communicator
 
@@ -26,7 +26,7 @@ class Ends:
             yield
             return
 
-        def end(number: int, frame: Any) -> None:
+        def end(number: int, frame: FrameType | None) -> None:
             if self.wanted:
                 raise KeyboardInterrupt
             self.wanted, self._terminated = True, number == signal.SIGTERM

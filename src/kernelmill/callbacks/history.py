@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..solvers import Event
-
-FIELDS = ("kind", "epoch", "rows", "seconds", "loss", "eta")
+from ..solvers import Event, HistoryRow
 
 
 class History:
     """One row of numbers for each report of a run, but for its start and its end."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[HistoryRow] = []
 
     def __call__(self, event: Event) -> None:
         if event.kind in ("start", "end"):
             return
-        row = {name: getattr(event, name) for name in FIELDS}
+        row: HistoryRow = {
+            "kind": event.kind,
+            "epoch": event.epoch,
+            "rows": event.rows,
+            "seconds": event.seconds,
+            "loss": event.loss,
+            "eta": event.eta,
+        }
         if event.note:
             row["note"] = event.note
         if event.score is not None:

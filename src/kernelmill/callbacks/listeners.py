@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
 
 from torch import Tensor
 
@@ -12,28 +11,19 @@ from ..distributed.team import Communicator, any_rank, leads
 from ..errors import InputError
 from ..signals import Ends
 from ..solvers import Event
-from ..storage.run_folder import NoRun
+from ..storage.run_folder import NoRun, Watch
 from .early_stopping import NoEarlyStopping
 from .history import History
 from .progress import ProgressBar
 from .validation import NoValidation
 
-Callback = Callable[[Event], Any]
-
-
-class Kept(TypedDict):
-    """What listeners have to know where a run is resumed."""
-
-    history: list[dict[str, Any]]
-    best: Tensor | None
-    best_score: float
-    waited: int
+Callback = Callable[[Event], object]  # what is true asks the run to stop
 
 
 class Listeners:
     """Scores, history, early stopping, the user's callbacks, checkpoints.
 
-    Any may ask for the end; ranks end together.
+    Each may ask for the end; ranks end together.
 
     `weights` turns a solver's weights into those of the model, which callbacks see.
     """
@@ -65,11 +55,11 @@ class Listeners:
         due = self._store.due(event) and leads(self._comm)
         stop, ending, due = any_rank(self._comm, stop, self._ends.wanted, due)
         if due:
-            self._store.note(event, dict(self.kept()), self.stopping.stopped)
+            self._store.note(event, self.kept(), self.stopping.stopped)
         self.interrupted = self.interrupted or ending or event.kind == "interrupted"
         return stop or ending
 
-    def kept(self) -> Kept:
+    def kept(self) -> Watch:
         stopping = self.stopping
         return {
             "history": self.history.rows,
@@ -78,18 +68,19 @@ class Listeners:
             "waited": stopping.waited,
         }
 
-    def restore(self, kept: dict[str, Any], best: Tensor | None) -> None:
+    def restore(self, kept: Watch, best: Tensor | None) -> None:
         """Go on where the listeners of an earlier part of the run were."""
         self.history.rows = list(kept["history"])
         self.stopping.best = best
         self.stopping.best_score, self.stopping.waited = kept["best_score"], kept["waited"]
 
 
-def callbacks_of(given: Any, verbose: int) -> list[Callback]:
+def callbacks_of(given: object, verbose: int) -> list[Callback]:
     """The user's callbacks as a list, with a progress bar where one was asked for."""
     several = list(given) if isinstance(given, (list, tuple)) else [given]
-    found = [callback for callback in several if callback is not None]
-    if not all(callable(callback) for callback in found):
+    several = [callback for callback in several if callback is not None]
+    found = [callback for callback in several if callable(callback)]
+    if len(found) < len(several):
         raise InputError(
             f"callbacks={given!r} was given, expected a callable that takes an Event, or a list of"
             " them."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -36,10 +34,10 @@ class ProgressBar:
         if self._bar is None:
             return
         rate = f"{event.rows / event.seconds:,.0f}" if event.seconds > 0 and event.rows else "-"
-        fields: dict[str, Any] = {"epoch": event.epoch + (event.kind == "projection"), "rate": rate}
+        epoch = event.epoch + (event.kind == "projection")
         if event.loss is not None:
-            fields["loss"] = f"{event.loss:.4g}"
-        self._bar.update(self._task, completed=event.rows, **fields)
+            self._bar.update(self._task, loss=f"{event.loss:.4g}")
+        self._bar.update(self._task, completed=event.rows, epoch=epoch, rate=rate)
         if event.note:
             self._bar.console.print(event.note)
         if event.kind == "end":

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 
@@ -109,7 +109,7 @@ class Pulse:
                 time.sleep(0.05)
                 gone = self._store.add(self._key("gone"), 0)
 
-    def _key(self, name: Any) -> str:
+    def _key(self, name: str | int) -> str:
         return f"kernelmill/{self._token}/{name}"
 
     def _beat(self) -> None:

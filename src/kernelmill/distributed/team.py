@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from operator import attrgetter
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -114,7 +114,7 @@ def count(comm: Communicator, rows: int) -> int:
 
 
 def start_together(
-    comm: Communicator, place: Any, rows: int, *parts: Tensor
+    comm: Communicator, place: Tensor | slice, rows: int, *parts: Tensor
 ) -> Callable[[], list[Tensor]]:
     """Tensors of `rows` rows, on every rank; `parts` are this rank's rows of them, which stand at
     `place`. Begun now, waited for by a call. They go as bytes, in one sum: where one rank has a

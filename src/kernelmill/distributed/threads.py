@@ -43,13 +43,13 @@ class ThreadRank:
         """`run_threads` ends the others."""
 
 
-def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
+def run_threads(size: int, work: Callable[[Communicator], T]) -> list[T]:
     """`work(comm)` on `size` thread ranks; their results in order of rank.
 
     An error on one rank ends all.
     """
     barrier, board = threading.Barrier(size), [None] * size
-    results: list[Any] = [None] * size
+    results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
@@ -68,4 +68,4 @@ def run_threads(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
         raise next(
             (e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]
         )
-    return results
+    return [results[rank] for rank in range(size)]

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
+from torch.types import Storage
 
 from ..errors import InputError, RankError
 from .environment import is_launched, local_size
@@ -70,7 +71,7 @@ class Ranks:
                 "nccl",
             )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise InputError(
             "a model that is spread over ranks cannot be pickled; use its save(), which all ranks"
             " call together."
@@ -96,7 +97,7 @@ class Ranks:
     def all_sum(self, value: Tensor) -> Tensor:
         return self.start_sum(value)()
 
-    def _begun(self, begin: Callable[[], Any]) -> Any:
+    def _begun(self, begin: Callable[[], T]) -> T:
         if self._broken:
             raise RankError(self._broken)
         self.begun += 1
@@ -133,7 +134,7 @@ class Ranks:
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
-    def _wait(self, work: Any) -> None:
+    def _wait(self, work: torch.distributed.Work) -> None:
         while True:
             if self._pulse is not None and (why := self._pulse.lost):
                 raise self._gone(why)
@@ -145,7 +146,7 @@ class Ranks:
                     raise self._gone() from None
 
     def same(self, make: Callable[[], T]) -> T:
-        made: tuple[Any, Any] = None, None
+        made: tuple[T | None, Exception | None] = None, None
         if self.rank == 0:
             threads = torch.get_num_threads()
             # The others wait: their cores are free.
@@ -159,9 +160,9 @@ class Ranks:
         made = self._given(made)
         if made[1] is not None:
             raise made[1]
-        return made[0]
+        return cast(T, made[0])
 
-    def _given(self, made: Any) -> Any:
+    def _given(self, made: T) -> T:
         buffer = io.BytesIO()
         if self.rank == 0:
             torch.save(made, buffer)
@@ -180,8 +181,10 @@ class Ranks:
         if self.rank == 0:
             return made
 
-        def place(storage: Any, where: str) -> Any:
-            return storage if where == "cpu" else storage.to(device=self._device)
+        def place(storage: Storage, where: str) -> Storage:
+            if where == "cpu":
+                return storage
+            return storage.to(device=self._device)  # type: ignore[attr-defined]  # it has it
 
         # Sent by this job's own rank 0: what it holds is as much to be trusted as this process
         # itself.
@@ -196,7 +199,7 @@ class Ranks:
             os._exit(LOST)
 
 
-def meet(rank: int, size: int) -> tuple[Any, str]:
+def meet(rank: int, size: int) -> tuple[torch.distributed.Store, str]:
     """The job's store, and a name under which these very processes meet in it. torchrun keeps
     one store for a job that it starts again: what an earlier process of the same rank left there
     must not be taken for this one's.

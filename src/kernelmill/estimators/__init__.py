@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Literal
 
 from ..distributed.team import Alone
 from ..distributed.torch_team import join
@@ -15,14 +15,14 @@ from .base import KernelEstimator
 from .classifier import KernelClassifier
 from .regressor import KernelRegressor
 
-ESTIMATORS: dict[str, Any] = {
+ESTIMATORS: dict[str, type[KernelClassifier] | type[KernelRegressor]] = {
     estimator.__name__: estimator for estimator in (KernelClassifier, KernelRegressor)
 }
 
 
 @in_own_modes()
 def load(
-    folder: str | os.PathLike, kernel: Any = None, ranks: int | str = "auto"
+    folder: str | os.PathLike, kernel: object = None, ranks: int | Literal["auto"] = "auto"
 ) -> KernelClassifier | KernelRegressor:
     """The estimator that `save` wrote.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
@@ -66,7 +65,8 @@ def prints(X: Tensor | Stream, y: Tensor, w: Tensor, held: tuple[Tensor, ...] | 
     return found if held is None else {**found, "rows held out": checksum(*held)}
 
 
-def fixed_seed(seed: Any) -> dict[str, str]:
+def fixed_seed(seed: object) -> dict[str, str]:
     """A random_state that can be compared; of a generator a run keeps what it drew."""
-    fixed = isinstance(seed, Integral) and not isinstance(seed, bool)
-    return {"random_state": str(int(seed))} if fixed else {}
+    if isinstance(seed, Integral) and not isinstance(seed, bool):
+        return {"random_state": str(int(seed))}
+    return {}

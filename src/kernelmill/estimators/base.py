@@ -6,14 +6,16 @@ The estimator validates and keeps scikit-learn's manners; `learn` does the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -21,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from .. import kernels, solvers
-from ..callbacks.listeners import callbacks_of
+from ..callbacks.listeners import Callback, callbacks_of
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..distributed.environment import is_restarted
@@ -29,6 +31,7 @@ from ..distributed.team import Alone, Communicator, agree, is_alone, telling, to
 from ..distributed.torch_team import join
 from ..errors import InputError, warn
 from ..export import write_onnx
+from ..kernels import Kernel
 from ..learning import Fitted, Request, Rows, Surroundings, Warm
 from ..learning.request import resolve_kernel
 from ..learning.rows import MERGE_ROWS
@@ -40,8 +43,10 @@ from ..planning.device import device_of
 from ..planning.memory import parse_bytes
 from ..planning.plan import Plan
 from ..signals import Ends
-from ..storage.model_folder import save_model
-from ..storage.run_folder import NoRun, Run, peek, seconds_of
+from ..solvers import HistoryRow, Solver
+from ..storage.model_folder import Extra, save_model
+from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
+from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
 from .inputs import Given, as_table, given, is_table_like, pieces
 from .validation import draw_stratified, largest_of, refuse_sparse, refuse_too_large
@@ -63,12 +68,12 @@ class Opened:
     """
 
     X: Tensor | Given
-    y: Any
-    sample_weight: Any
+    y: DataLike
+    sample_weight: DataLike
     comm: Communicator
     target: str | None = None
     drawn: int | None = None
-    before: dict[str, Any] | None = None
+    before: Peeked | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class KernelEstimator(BaseEstimator):
 
     model_: KernelModel
     plan_: Plan
-    history_: list[dict[str, Any]]
+    history_: list[HistoryRow]
     ridge_: float
     rows_seen_: int
     timings_: dict[str, float]
@@ -117,25 +122,25 @@ class KernelEstimator(BaseEstimator):
     def __init__(  # noqa: PLR0913
         self,
         *,
-        kernel: Any = "auto",
+        kernel: str | Kernel | Callable[[Tensor, Tensor], Tensor] = "auto",
         n_centers: int | None = None,
-        solver: Any = "auto",
+        solver: str | Solver | Plan = "auto",
         epochs: int | None = None,
         ridge: float | None = None,
-        centers: Any = "uniform",
+        centers: str | ArrayLike | Tensor = "uniform",
         device: str = "auto",
         precision: str = "auto",
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
-        early_stopping: bool | str = "auto",
-        callbacks: Any = None,
-        columns: Any = None,
-        checkpoint: Any = None,
-        checkpoint_every: Any = "5m",
+        early_stopping: bool | Literal["auto"] = "auto",
+        callbacks: Callback | Sequence[Callback] | None = None,
+        columns: Columns | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        checkpoint_every: str | float = "5m",
         resume: bool = False,
-        ranks: int | str = "auto",
+        ranks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ):
         self.kernel = kernel
@@ -159,7 +164,7 @@ class KernelEstimator(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def set_params(self, **params: Any):
+    def set_params(self, **params: object) -> Self:
         """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was
         given instead of an object.
         """
@@ -179,7 +184,7 @@ class KernelEstimator(BaseEstimator):
         return super().set_params(**params)
 
     @in_own_modes()
-    def add_centers(self, Z: Any) -> Any:
+    def add_centers(self, Z: DataLike) -> Self:
         """More centers for a fitted model: rows as `predict` takes them.
 
         Predictions stay as they are until `partial_fit`, or `fit` with warm_start=True, gives
@@ -196,7 +201,7 @@ class KernelEstimator(BaseEstimator):
 
     @contextmanager
     def _prepare(
-        self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray | None = None
+        self, X: DataLike, y: DataLike, sample_weight: DataLike, classes: np.ndarray | None = None
     ) -> Iterator[Job]:
         """Open, check and encode the data; then, while the fit runs, keep its folder and listen
         to signals.
@@ -223,7 +228,7 @@ class KernelEstimator(BaseEstimator):
         """How well held-out rows are predicted."""
         raise NotImplementedError
 
-    def _request(self, X: Any, drawn: int | None = None) -> Request:
+    def _request(self, X: DataLike, drawn: int | None = None) -> Request:
         """The constructor's arguments, resolved."""
         device = self.solver.device if isinstance(self.solver, Plan) else self.device
         where = device_of(torch.device(device).type if isinstance(self.solver, Plan) else device, X)
@@ -303,7 +308,9 @@ class KernelEstimator(BaseEstimator):
     def _memory(self) -> Memory:
         return Memory(self.rows_seen_, self._weight_seen, self._stands, self._equations)
 
-    def _new_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Any, Any]:
+    def _new_rows(
+        self, X: DataLike, y: DataLike, sample_weight: DataLike
+    ) -> tuple[Tensor, DataLike, DataLike]:
         """Rows for partial_fit, as features."""
         if is_table_like(X, y):
             table, y, sample_weight = given(
@@ -322,7 +329,7 @@ class KernelEstimator(BaseEstimator):
 
     # ---- data in and out
 
-    def _join(self, X: Any) -> Communicator:
+    def _join(self, X: DataLike) -> Communicator:
         """The ranks that this fit is shared by."""
         ranks = unless_auto(self.ranks)
         whole("ranks", ranks, 1)
@@ -330,7 +337,9 @@ class KernelEstimator(BaseEstimator):
             return Alone()
         return join(device_of(self.device, X if isinstance(X, Tensor) else None), ranks)
 
-    def _open(self, X: Any, y: Any, sample_weight: Any, comm: Communicator) -> Opened:
+    def _open(
+        self, X: DataLike, y: DataLike, sample_weight: DataLike, comm: Communicator
+    ) -> Opened:
         agree_on_settings(self, comm, is_table_like(X, y, self.columns))
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(
@@ -351,29 +360,33 @@ class KernelEstimator(BaseEstimator):
             )
         return replace(opened, X=self._check_X(X, reset=True))
 
-    def _peek(self) -> dict[str, Any]:
+    def _peek(self) -> Peeked:
         """What the run that is to be resumed had chosen, without its tensors."""
         if self.checkpoint is None:
             return {}
         seconds_of(self.checkpoint_every)
         return peek(self.checkpoint) if self.resume or is_restarted() else {}
 
-    def _draw(self, before: dict[str, Any], comm: Communicator) -> int | None:
+    def _draw(self, before: Peeked, comm: Communicator) -> int | None:
         """The seed of a run or a job, whose parts and ranks draw the same; None for any other
         fit.
         """
         seed, drawn = self.random_state, None
         if self.checkpoint is not None:
-            fixed = isinstance(seed, Integral) and not isinstance(seed, bool)
-            new = int(seed) if fixed else int(check_random_state(seed).randint(2**31 - 1))
-            drawn = new if fixed else int(before.get("random_state", new))
+            if isinstance(seed, Integral) and not isinstance(seed, bool):
+                drawn = int(seed)
+            else:
+                new = int(check_random_state(seed).randint(2**31 - 1))
+                drawn = int(before.get("random_state", new))
         if is_alone(comm) or isinstance(seed, Integral):
             return drawn
         return comm.same(
             lambda: int(self._random(None).randint(2**31 - 1)) if drawn is None else drawn
         )
 
-    def _open_scored(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    def _open_scored(
+        self, X: DataLike, y: DataLike, sample_weight: DataLike
+    ) -> tuple[DataLike, DataLike, DataLike]:
         """Rows to score: a table with its targets and weights, or arrays as they are."""
         if not is_table_like(X, y):
             return X, y, sample_weight
@@ -447,7 +460,7 @@ class KernelEstimator(BaseEstimator):
         )
         return stream
 
-    def _check_X(self, X: Any, reset: bool) -> Tensor:
+    def _check_X(self, X: DataLike, reset: bool) -> Tensor:
         """X as a float tensor of the user's own precision, without a copy where that is
         possible.
         """
@@ -545,7 +558,7 @@ class KernelEstimator(BaseEstimator):
         )
         return np.sort(out) if len(out) else None
 
-    def _share_to_check(self, n: int, before: dict[str, Any]) -> float:
+    def _share_to_check(self, n: int, before: Peeked) -> float:
         """Of a large regression whose kernel is chosen: rows on which the final model is
         compared with what the choice promised.
         """
@@ -570,12 +583,12 @@ class KernelEstimator(BaseEstimator):
         named = solvers.NAMED.get(name) if isinstance(name, str) else name
         return bool(getattr(named, "stops_early", False))
 
-    def _values(self, X: Any) -> Tensor:
+    def _values(self, X: DataLike) -> Tensor:
         """f(X), (r, c): checked, on the model's device."""
-        return self._through(X, self.model_ if hasattr(self, "model_") else None)
+        return self._through(X, lambda features: self.model_(features))
 
     @together("model_.comm")
-    def _through(self, X: Any, function: Any) -> Tensor:
+    def _through(self, X: DataLike, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of features, of whatever was given: an array at once, a table piece by
         piece.
         """
@@ -617,7 +630,7 @@ class KernelEstimator(BaseEstimator):
     # ---- model files
 
     @classmethod
-    def restored(cls, model: KernelModel, extra: dict[str, Any], encoder: Encoder | None) -> Self:
+    def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
         """The estimator of a model folder."""
         estimator = cls(**extra["params"])
         seen = extra["fitted"].get("rows_seen_", model.n_centers)
@@ -632,7 +645,7 @@ class KernelEstimator(BaseEstimator):
         return estimator
 
     @together("model_.comm")
-    def save(self, folder: Any) -> None:
+    def save(self, folder: str | os.PathLike) -> None:
         """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads
         it back, on any device.
         """
@@ -657,7 +670,7 @@ class KernelEstimator(BaseEstimator):
             getattr(self, "encoder_", None),
         )
 
-    def to_onnx(self, path: Any) -> None:
+    def to_onnx(self, path: str | os.PathLike) -> None:
         """Write an ONNX file that takes what `predict` takes, column by column, and gives its
         predictions; a classifier's also gives probabilities. K(X, Z) is held: run it on some
         hundred rows at a time.

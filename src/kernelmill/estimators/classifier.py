@@ -4,10 +4,13 @@ fitted on rows kept out.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_sample_weight
@@ -16,16 +19,21 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
 from ..calibration import Calibration, calibrate, fit_calibration
+from ..callbacks.listeners import Callback
+from ..data import Columns
 from ..data.kinds import of_array, places
 from ..errors import InputError
+from ..kernels import Kernel
 from ..learning import Fitted, Held, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, merge
 from ..learning.streaming import Chunk, remember
 from ..losses import Values
 from ..ops import in_own_modes
-from ..solvers import loss_of
+from ..planning.plan import Plan
+from ..solvers import Solver, loss_of
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS
+from ..types import DataLike
 from .base import Job, KernelEstimator, Opened, first_chunk
 from .validation import check_weights, require_positive_weights, split_rows, to_host
 
@@ -137,26 +145,26 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def __init__(  # noqa: PLR0913
         self,
         *,
-        kernel: Any = "auto",
+        kernel: str | Kernel | Callable[[Tensor, Tensor], Tensor] = "auto",
         n_centers: int | None = None,
-        solver: Any = "auto",
+        solver: str | Solver | Plan = "auto",
         epochs: int | None = None,
         ridge: float | None = None,
-        centers: Any = "uniform",
+        centers: str | ArrayLike | Tensor = "uniform",
         device: str = "auto",
         precision: str = "auto",
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
-        early_stopping: bool | str = "auto",
-        callbacks: Any = None,
-        class_weight: Any = None,
-        columns: Any = None,
-        checkpoint: Any = None,
-        checkpoint_every: Any = "5m",
+        early_stopping: bool | Literal["auto"] = "auto",
+        callbacks: Callback | Sequence[Callback] | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        columns: Columns | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        checkpoint_every: str | float = "5m",
         resume: bool = False,
-        ranks: int | str = "auto",
+        ranks: int | Literal["auto"] = "auto",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ):
         super().__init__(
@@ -184,7 +192,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.class_weight = class_weight
 
     @in_own_modes(gradients=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelClassifier:
+    def fit(
+        self, X: DataLike, y: DataLike = None, sample_weight: DataLike = None
+    ) -> KernelClassifier:
         """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as
         KernelRegressor.fit.
         """
@@ -194,7 +204,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     @in_own_modes(gradients=True)
     def partial_fit(
-        self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None
+        self,
+        X: DataLike,
+        y: DataLike = None,
+        classes: ArrayLike | Tensor | None = None,
+        sample_weight: DataLike = None,
     ) -> KernelClassifier:
         """Train on more rows, without those before.
 
@@ -248,7 +262,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         )
         return Calibration(self.temperature_, bias, getattr(self, "floor_", 0.0))
 
-    def _logits(self, X: Any) -> Tensor:
+    def _logits(self, X: DataLike) -> Tensor:
         values = self._values(X)
         return self._calibration.logits(values)
 
@@ -321,7 +335,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         out = self._hold_out(len(rows), default, drawn, codes[rows.numpy()])
         return split_rows(rows, out)
 
-    def _check_labels(self, y: Any, n: int, known: np.ndarray | None = None) -> Tensor:
+    def _check_labels(self, y: DataLike, n: int, known: np.ndarray | None = None) -> Tensor:
         if isinstance(y, Tensor):
             y = y.detach().cpu().numpy()
         if y is None:
@@ -384,7 +398,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return self._calibrate_by_leaving_out(X, self._one_hot(y), w, shares)
 
     def _calibrate_by_leaving_out(
-        self, X: Any, Y: Tensor, w: Tensor, shares: Tensor
+        self, X: DataLike, Y: Tensor, w: Tensor, shares: Tensor
     ) -> Calibration:
         centered = Y - self.model_.intercept.cpu().double()
         try:
@@ -395,7 +409,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return Calibration.none(len(self.classes_))
         return calibrate(Y - residual, Y, w, shares)
 
-    def _no_grad_values(self, X: Any) -> Tensor:
+    def _no_grad_values(self, X: DataLike) -> Tensor:
         with torch.no_grad():
             return self.model_(X).cpu().double()
 
@@ -411,7 +425,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Weighted accuracy of held-out rows."""
         return (w * (values.argmax(1) == codes)).sum().item() / w.sum().item()
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
         """Accuracy, as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = to_host(y, self.predict(X), sample_weight)
@@ -419,7 +433,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             y, predicted = found, places(predicted, self.classes_)
         return accuracy_score(y, predicted, sample_weight=weight)
 
-    def _places(self, y: Any) -> np.ndarray | None:
+    def _places(self, y: DataLike) -> np.ndarray | None:
         """Where labels of another kind than the classes' stand among them, -1 where they do not: a
         CSV file may write them otherwise.
         """
@@ -429,7 +443,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         )
         return None if same else places(y, self.classes_)
 
-    def decision_function(self, X: Any) -> Any:
+    def decision_function(self, X: DataLike) -> np.ndarray | Tensor:
         """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two
         classes (r,), the log-odds of the second. `model_(X)` gives the values f(X) that they are
         made of.
@@ -441,7 +455,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             values = values[:, 0]
         return values if isinstance(X, Tensor) else values.cpu().numpy()
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: DataLike) -> np.ndarray | Tensor:
         """The likeliest labels; a tensor where X is one and the labels are numbers."""
         codes = self._logits(X).argmax(1).cpu().numpy()
         labels = self.classes_[codes]
@@ -451,12 +465,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             else labels
         )
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: DataLike) -> np.ndarray | Tensor:
         """Calibrated probabilities, (r, classes)."""
         probabilities = torch.softmax(self._logits(X), 1)
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
 
-    def predict_log_proba(self, X: Any) -> Any:
+    def predict_log_proba(self, X: DataLike) -> np.ndarray | Tensor:
         logs = torch.log_softmax(self._logits(X), 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 

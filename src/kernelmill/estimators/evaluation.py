@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +10,11 @@ from sklearn import metrics
 
 from ..data.kinds import places
 from ..errors import DataFileError
+from ..types import DataLike
+from .base import KernelEstimator
 from .classifier import KernelClassifier, confusion
 from .inputs import in_seconds
+from .regressor import KernelRegressor
 
 MOST_POINTS = 2000  # of predicted against true that a picture shows
 
@@ -32,7 +34,7 @@ class Evaluation:
     confusion: np.ndarray | None = None
     points: np.ndarray | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         confusion = None if self.confusion is None else self.confusion.tolist()
         return {
             "task": self.task,
@@ -43,7 +45,7 @@ class Evaluation:
         }
 
 
-def validation_score(model: Any) -> float | None:
+def validation_score(model: KernelEstimator) -> float | None:
     """Of rows kept out, for the weights that were kept: the best where early stopping chose them,
     else the last.
     """
@@ -51,7 +53,7 @@ def validation_score(model: Any) -> float | None:
     return (max(scores) if model._stops_early() else scores[-1]) if scores else None
 
 
-def evaluate(model: Any, X: Any, y: np.ndarray) -> Evaluation:
+def evaluate(model: KernelClassifier | KernelRegressor, X: DataLike, y: np.ndarray) -> Evaluation:
     """The model's predictions for X against y, of its own labels or numbers."""
     if isinstance(model, KernelClassifier):
         return _of_classes(model, np.asarray(y), np.asarray(model.predict_proba(X)))
@@ -64,7 +66,7 @@ def evaluate(model: Any, X: Any, y: np.ndarray) -> Evaluation:
     return _of_numbers(y.astype(np.float64), np.asarray(model.predict(X), dtype=np.float64))
 
 
-def _of_classes(model: Any, y: np.ndarray, probabilities: np.ndarray) -> Evaluation:
+def _of_classes(model: KernelClassifier, y: np.ndarray, probabilities: np.ndarray) -> Evaluation:
     classes = model.classes_
     codes = places(y, classes)
     strange = codes < 0

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
@@ -19,6 +18,7 @@ from ..data.dates import seconds
 from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
+from ..types import DataLike
 from .validation import texts_of
 
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
@@ -35,7 +35,7 @@ class Given:
         return self.table.n
 
 
-def is_table_like(X: Any, y: Any = None, columns: Any = None) -> bool:
+def is_table_like(X: DataLike, y: DataLike = None, columns: object = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
     if is_table(X) or (isinstance(X, dict) and not issparse(X)):
         return True
@@ -46,8 +46,12 @@ def is_table_like(X: Any, y: Any = None, columns: Any = None) -> bool:
 
 
 def given(
-    X: Any, y: Any, sample_weight: Any, in_memory: int, kinds: Mapping[str, str] | None = None
-) -> tuple[Given, Any, Any]:
+    X: DataLike,
+    y: DataLike,
+    sample_weight: DataLike,
+    in_memory: int,
+    kinds: Mapping[str, str] | None = None,
+) -> tuple[Given, DataLike, DataLike]:
     """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file.
 
     `kinds`: of columns, as wanted.
@@ -57,7 +61,7 @@ def given(
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
 
-    def named(value: Any, what: str) -> Any:
+    def named(value: DataLike, what: str) -> DataLike:
         several = isinstance(value, (list, tuple)) and 0 < len(value) == len(
             set(map(str, value))
         ) <= len(table.fields)
@@ -112,7 +116,7 @@ def _column(table: Table, name: str, what: str) -> np.ndarray:
 
 
 def as_table(
-    X: Any, encoder: Encoder | None, d: int, name: str | None, in_memory: int
+    X: DataLike, encoder: Encoder | None, d: int, name: str | None, in_memory: int
 ) -> tuple[Table, Encoder]:
     """Something to predict as a table, and the encoder for it; an array has the training columns
     in their order. `name` is the matrix that a model without an encoder was trained on, where it
@@ -188,7 +192,7 @@ def _widths(encoder: Encoder) -> dict[str, int]:
     }
 
 
-def in_seconds(y: Any) -> Any:
+def in_seconds(y: DataLike) -> DataLike:
     """Targets that are dates as seconds since 1970, others as they are."""
     kind = str(getattr(y, "dtype", ""))
     if not kind.startswith("datetime64"):

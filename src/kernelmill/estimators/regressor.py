@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ..learning.rows import MERGE_ROWS, merge, squares, units_of
 from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
 from ..solvers import loss_of
+from ..types import DataLike
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import in_seconds
 from .validation import check_weights, refuse_too_large, split_rows, to_host
@@ -108,7 +109,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     y_ndim_: int
 
     @in_own_modes(gradients=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
+    def fit(
+        self, X: DataLike, y: DataLike = None, sample_weight: DataLike = None
+    ) -> KernelRegressor:
         """Train on rows X (n, d) and targets y (n,) or (n, outputs).
 
         X may also be a table: the path of a file or a folder, a data frame, an Arrow table or
@@ -137,7 +140,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder)
 
     @in_own_modes(gradients=True)
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KernelRegressor:
+    def partial_fit(
+        self, X: DataLike, y: DataLike = None, sample_weight: DataLike = None
+    ) -> KernelRegressor:
         """Train on more rows, without those before.
 
         The first call fits, and chooses kernel and centers among its rows; the later ones go on
@@ -160,7 +165,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         self._extend(Chunk(X[used.to(X.device)], Y[used], w[used], False))
         return self
 
-    def _check_y(self, y: Any, n: int) -> Tensor:
+    def _check_y(self, y: DataLike, n: int) -> Tensor:
         if isinstance(y, Tensor):
             y = y.detach().cpu()
             y = (y.float() if y.dtype in (torch.bfloat16, torch.float16) else y).numpy()
@@ -194,13 +199,23 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         left, total = (w * ((values - Y) / unit) ** 2).sum(0), (w * ((Y - mean) / unit) ** 2).sum(0)
         return (1 - left / total.clamp(min=1e-300)).mean().item()
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
         """R², as scikit-learn's."""
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = to_host(in_seconds(y), self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    @overload
+    def predict(self, X: DataLike, return_std: Literal[False] = False) -> np.ndarray | Tensor: ...
+
+    @overload
+    def predict(
+        self, X: DataLike, return_std: Literal[True]
+    ) -> tuple[np.ndarray | Tensor, np.ndarray | Tensor]: ...
+
+    def predict(
+        self, X: DataLike, return_std: bool = False
+    ) -> np.ndarray | Tensor | tuple[np.ndarray | Tensor, np.ndarray | Tensor]:
         """f(X): a numpy array, or a tensor where X is one.
 
         `return_std=True` gives (f(X), standard deviation of the targets, noise included) where the
@@ -209,13 +224,13 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         values = self._values(X)
         if return_std and self.model_.uncertainty is None:
             raise InputError("return_std=True needs a Gaussian process: fit with solver='sgpr'.")
-        answers: list[Any] = [values]
+        answers = [values]
         if return_std:
             with torch.no_grad():
                 answers.append(self._through(X, self.model_.std).to(values))
         answers = [answer[:, 0] if self.y_ndim_ == 1 else answer for answer in answers]
-        answers = answers if isinstance(X, Tensor) else [answer.cpu().numpy() for answer in answers]
-        return tuple(answers) if return_std else answers[0]
+        given = [answer if isinstance(X, Tensor) else answer.cpu().numpy() for answer in answers]
+        return (given[0], given[1]) if return_std else given[0]
 
 
 def _is_number(text: str) -> bool:

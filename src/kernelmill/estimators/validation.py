@@ -4,14 +4,13 @@ merged.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
 from ..errors import InputError, InputTypeError
+from ..types import DataLike
 
 
 def split_rows(rows: Tensor, out: np.ndarray | None) -> tuple[Tensor, Tensor | None]:
@@ -37,7 +36,7 @@ def draw_stratified(order: np.ndarray, labels: np.ndarray, fraction: float) -> n
     return by_class[place < np.repeat(shares, counts)]
 
 
-def check_weights(sample_weight: Any, n: int) -> Tensor:
+def check_weights(sample_weight: DataLike, n: int) -> Tensor:
     """(n,) float64 weights; ones where none were given."""
     if sample_weight is None:
         return torch.ones(n, dtype=torch.float64)
@@ -92,7 +91,7 @@ def refuse_too_large(largest: float, dtype: np.dtype, argument: str) -> None:
         )
 
 
-def refuse_sparse(X: Any) -> None:
+def refuse_sparse(X: DataLike) -> None:
     if issparse(X):
         raise InputTypeError(
             "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce"
@@ -100,7 +99,7 @@ def refuse_sparse(X: Any) -> None:
         )
 
 
-def texts_of(X: Any) -> list[str]:
+def texts_of(X: DataLike) -> list[str]:
     """The columns of a data frame that are not numbers."""
     if not hasattr(X, "iloc"):
         return [
@@ -115,7 +114,7 @@ def texts_of(X: Any) -> list[str]:
     return [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
 
 
-def _all_numbers(column: Any) -> bool:
+def _all_numbers(column: DataLike) -> bool:
     try:
         np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
@@ -123,7 +122,7 @@ def _all_numbers(column: Any) -> bool:
     return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"
 
 
-def to_host(*parts: Any) -> list[Any]:
+def to_host(*parts: DataLike) -> list[DataLike]:
     """Tensors as numpy arrays, everything else as it is: scikit-learn's scores know no GPU."""
     numbers = [
         part.float() if isinstance(part, Tensor) and part.dtype == torch.bfloat16 else part

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
 from ..solvers import Ended, Solution, Solver, State
+from ..storage.run_folder import Choices, Saved
 from .request import Request
 from .rows import Data
 
@@ -83,7 +83,7 @@ class Design:
         """The model's kernel."""
         return self.kernel if kernels.magnification(self.own, self.kernel) == 1 else self.own
 
-    def to_choices(self) -> dict[str, Any]:
+    def to_choices(self) -> Choices:
         return {
             "kernel": self.kernel,
             "ridge": self.choice.ridge,
@@ -152,8 +152,8 @@ class Start:
     plan: Plan | None = None
     warm: Warm | None = None
     own: Tensor | None = None  # the user's own centers
-    choices: dict[str, Any] | None = None
-    saved: dict[str, Any] | None = None
+    choices: Choices | None = None
+    saved: Saved | None = None
 
     def data(self, data: Data) -> Data:
         """The rows as the run had them: runs of before targets had a unit of their own only
@@ -193,7 +193,7 @@ class Start:
             return None
         kernel = before["kernel"] or request.kernel or kernels.Laplacian()
         own = (request.kernel or kernel) if self.warm is None else self.warm.model.kernel
-        Z = before.get("dealt", before)["Z"].to(plan.device)
+        Z = before["dealt"]["Z"].to(plan.device)
         generator = torch.Generator()
         generator.set_state(before["generator"])
         return Design(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from ..distributed.team import Communicator
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
-from ..solvers import State
+from ..solvers import HistoryRow, State
 from .design import Design, Task
 from .rows import Data, Units
 
@@ -110,7 +109,7 @@ class Fitted:
     ridge: float
     loss: str
     epochs: int
-    history: list[dict[str, Any]]
+    history: list[HistoryRow]
     timings: dict[str, float]
     data: Data
     interrupted: bool = False

@@ -22,7 +22,7 @@ from ..planning.plan import Plan
 from ..signals import Ends
 from ..solvers import Ended, NotFinite, Problem, Solution, State
 from ..storage.identity import identity
-from ..storage.run_folder import NoRun, state_of
+from ..storage.run_folder import Choices, NoRun, state_of
 from .check import check, may_repeat, verify
 from .choose import choose, decide
 from .clock import Clock
@@ -159,13 +159,13 @@ def mix(task: Task, generator: torch.Generator) -> Task:
         return task
     before = task.start.choices
     if before is not None:  # EigenPro 1 of an earlier version did not mix them
-        Z = before.get("dealt", before)["Z"].cpu()
+        Z = before["dealt"]["Z"].cpu()
         if torch.equal(Z, source.take(torch.arange(source.n)[shard(task.team)]).X.cpu()):
             return task
     return replace(task, data=task.data.permuted(torch.randperm(source.n, generator=generator)))
 
 
-def choices(task: Task, design: Design) -> dict[str, object]:
+def choices(task: Task, design: Design) -> Choices:
     """What a run folder keeps of the decisions."""
     X = task.data.rows.X
     return {
@@ -211,7 +211,7 @@ def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan,
     if saved is not None:
         state = state_of(saved, device)
         state.plan = replace(state.plan, device=device, ranks=task.comm.size)
-        best = (saved.get("dealt") or saved["watch"]).get("best")
+        best = saved["dealt"].get("best")
         listeners.restore(saved["watch"], None if best is None else best.to(device))
         log.info("resumed after %d epochs and %d rows", state.epoch, state.position)
         return state.plan, state
@@ -229,7 +229,7 @@ def by_team(task: Task, solve: Callable[[], Solution], listeners: Listeners) -> 
     solution, kept, interrupted, stopped = task.comm.same(
         lambda: (solve(), listeners.kept(), listeners.interrupted, listeners.stopping.stopped)
     )
-    listeners.restore(dict(kept), kept["best"])
+    listeners.restore(kept, kept["best"])
     listeners.interrupted, listeners.stopping.stopped = interrupted, stopped
     return solution
 

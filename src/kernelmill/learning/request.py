@@ -56,7 +56,7 @@ class Request:
     early_stopping: bool = False
     seed: int = 0
     # As given: what a resumed run must repeat.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -113,14 +113,14 @@ class Request:
         return Z
 
 
-def resolve_kernel(kernel: Any) -> Kernel | None:
+def resolve_kernel(kernel: object) -> Kernel | None:
     """The user's kernel, with settings that nobody else can change; None where one is to be
     chosen.
     """
     return None if unless_auto(kernel) is None else kernels.resolve(kernel).owned()
 
 
-def _refuse_beside_plan(given: Mapping[str, Any]) -> None:
+def _refuse_beside_plan(given: Mapping[str, object]) -> None:
     """A stored plan has its own sizes."""
     twice = [
         name
@@ -133,7 +133,7 @@ def _refuse_beside_plan(given: Mapping[str, Any]) -> None:
         )
 
 
-def _check_ridge(ridge: Any) -> float | None:
+def _check_ridge(ridge: object) -> float | None:
     if ridge is None:
         return None
     if isinstance(ridge, bool) or not isinstance(ridge, Real) or not 0 <= float(ridge) < math.inf:
@@ -144,7 +144,7 @@ def _check_ridge(ridge: Any) -> float | None:
     return float(ridge)
 
 
-def _check_centers(centers: Any) -> str | Tensor:
+def _check_centers(centers: object) -> str | Tensor:
     if centers is None:
         return "uniform"
     if isinstance(centers, str):

@@ -11,7 +11,7 @@ EigenPro 4 goes on from the weights as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Continued:
     plan: Plan
     ridge: float
     epochs: int
-    history: list[dict[str, Any]]
+    history: list[solvers.HistoryRow]
     memory: Memory
     ended: str = ""  # a sentence, where the last chunk ended otherwise than it should
 
@@ -213,9 +213,10 @@ def _by_steps(request: Request, before: Continued, chunk: Chunk, around: Surroun
         replace(request, solver=solver, plan=None), data, around, warm=Warm(model, before.ridge)
     )
     fitted.model.intercept = model.intercept
-    last = fitted.history[-1] if fitted.history else {}
-    # Of the rows, that was learned.
-    share = 1.0 if last.get("epoch", 0) else min(1.0, last.get("rows", 0) / len(X))
+    share = 0.0  # of the rows, that was learned
+    if fitted.history:
+        last = fitted.history[-1]
+        share = 1.0 if last["epoch"] else min(1.0, last["rows"] / len(X))
     seen, weight = memory.rows + round(share * len(w)), memory.weight + share * float(w.sum())
     return Continued(
         fitted.model,

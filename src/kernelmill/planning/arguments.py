@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import Literal, TypeVar
 
 from ..errors import InputError
 
+T = TypeVar("T")
 
-def unless_auto(value: Any) -> Any:
+
+def unless_auto(value: T | Literal["auto"]) -> T | None:
     """An argument, or None where it leaves the choice to the library."""
     return None if isinstance(value, str) and value == "auto" else value
 
 
-def whole(name: str, value: Any, least: int) -> None:
+def whole(name: str, value: object, least: int) -> None:
     """Raise unless `value` is None or a whole number of at least `least`."""
     if value is not None and (
         isinstance(value, bool) or not isinstance(value, Integral) or value < least

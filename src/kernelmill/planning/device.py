@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -12,18 +10,18 @@ from ..errors import InputError
 from .arguments import unless_auto
 
 
-def device_of(device: Any, X: Tensor | None = None) -> str:
+def device_of(device: str, X: Tensor | None = None) -> str:
     """The device that was asked for; for "auto" where the rows are, or a GPU if there is one."""
-    device = unless_auto(device)
-    if device is None and X is not None and X.is_cuda:
+    wanted = unless_auto(device)
+    if wanted is None and X is not None and X.is_cuda:
         return str(X.device)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted is None:
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
     # Every rank of a machine has a GPU of its own, if there are enough.
-    if device == "cuda" and local_size() > 1 and torch.cuda.is_available():
+    if wanted == "cuda" and local_size() > 1 and torch.cuda.is_available():
         return f"cuda:{local_rank() % torch.cuda.device_count()}"
     try:
-        found = torch.device(device)
+        found = torch.device(wanted)
     except (RuntimeError, TypeError):
         raise InputError(
             f"device={device!r} was given, expected 'auto', 'cpu', 'cuda' or 'cuda:0'."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ TILE_BYTES = 8 << 20
 GPU_TILE_BYTES = 256 << 20
 
 
-def parse_bytes(memory_budget: Any, device: str = "cpu") -> int:
+def parse_bytes(memory_budget: object, device: str = "cpu") -> int:
     """A budget in bytes from a number, a string such as "8GB" or "500MiB", or None: most of the
     memory that is free now.
     """

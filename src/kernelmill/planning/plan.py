@@ -6,12 +6,12 @@ A stored plan is never redone: equal seed and plan give equal weights.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import torch
 
 from ..errors import InputError
 from ..preconditioner import FRESH_ROWS
+from ..types import Json
 from .machine import Network, Rates
 from .memory import TILE_BYTES
 
@@ -56,7 +56,7 @@ class Plan:
     bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
     rates: Rates | None = None  # of this machine, as they were measured
-    settings: dict[str, Any] | None = None  # of the solver, as it was given
+    settings: dict[str, Json] | None = None  # of the solver, as it was given
     keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
     sweep_rows: int = 4096  # rows of K(X,Z) at a time
     # EigenPro, phase one
@@ -78,11 +78,11 @@ class Plan:
     m_Z: int | None = None
     eta_Z: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Plan:
+    def from_dict(cls, values: dict[str, Json]) -> Plan:
         known = {field.name for field in fields(cls)}
         if "dtype" in values:  # plans of before there were more precisions than two
             values = {"precision": values["dtype"], **values}

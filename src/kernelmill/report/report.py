@@ -159,9 +159,9 @@ def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     history, plan = estimator.history_, estimator.plan_
     name = solvers.NAMED[plan.solver].rounds_are
     loss = [
-        (row["rows"] / max(1, plan.n), row["loss"])
+        (row["rows"] / max(1, plan.n), value)
         for row in history
-        if row.get("loss") is not None and row["rows"]
+        if (value := row.get("loss")) is not None and row["rows"]
     ]
     held = [(row["epoch"], row["validation_score"]) for row in history if "validation_score" in row]
     curves: dict[str, charts.Plot | None] = {"loss": None, "scores": None}

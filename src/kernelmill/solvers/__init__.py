@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from .askotch import ASkotch
 from .auto import Candidate, Forecast, affordable, forecast, plan, predict_plan
-from .base import Ended, Event, NotFinite, OnEvent, Problem, Solver, State, Uncertainty
+from .base import (
+    Ended,
+    Event,
+    HistoryRow,
+    NotFinite,
+    OnEvent,
+    Problem,
+    Solver,
+    State,
+    Uncertainty,
+)
 from .direct import Direct, DirectState
 from .drive import Solution, drive
 from .eigenpro2 import EigenPro1, EigenPro2
@@ -45,6 +55,7 @@ __all__ = [
     "EigenPro4",
     "EigenPro4Exact",
     "Event",
+    "HistoryRow",
     "Falkon",
     "NAMED",
     "NotFinite",

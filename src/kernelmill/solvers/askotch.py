@@ -67,7 +67,7 @@ class Blocks(Setup):
 
 
 @dataclass(eq=False)
-class ASkotch(Solver):
+class ASkotch(Solver[Blocks, ASkotchState]):
     """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation.
 
     An epoch evaluates n² kernel values.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .. import kernels
 from ..errors import InputError
@@ -34,6 +33,15 @@ class Candidate:
     plan: Plan | None
     reason: str = ""
 
+    @property
+    def fits(self) -> bool:
+        return self.plan is not None and not self.reason
+
+    @property
+    def seconds(self) -> float:
+        """Predicted; 0 where no cost is known."""
+        return (0.0 if self.plan is None else self.plan.seconds) or 0.0
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -50,39 +58,39 @@ class Forecast:
     budget: int
     candidates: list[Candidate]
 
-    def fastest(self, exact: bool = False) -> Any:
+    def fastest(self, exact: bool = False) -> Candidate | None:
         """The fastest candidate that fits, of all or of those that go to the exact solution; None
         where there is none.
         """
         fitting = [
             candidate
             for candidate in self.candidates
-            if candidate.plan is not None and not candidate.reason
+            if candidate.fits and (candidate.solver.exact or not exact)
         ]
-        fitting = [candidate for candidate in fitting if not exact or candidate.solver.exact]
-        return min(fitting, key=lambda candidate: candidate.plan.seconds or 0.0, default=None)  # type: ignore[union-attr]
+        return min(fitting, key=lambda candidate: candidate.seconds, default=None)
 
     @property
-    def best(self) -> Any:
+    def best(self) -> Candidate | None:
         """The fastest candidate that fits.
 
         For a regression an exact solution is worth a minute, or WORTH times the seconds.
         """
         fastest, exact = self.fastest(), self.fastest(exact=True)
-        if not exact or not exact.plan.regression:
+        if fastest is None or exact is None or exact.plan is None or not exact.plan.regression:
             return fastest
-        quick = fastest.plan.seconds or 0.0
+        quick = fastest.seconds
         limit = max(quick, TARGET_SECONDS / 2, min(WORTH * quick, TARGET_SECONDS))
-        return exact if (exact.plan.seconds or 0.0) <= limit else fastest
+        return exact if exact.seconds <= limit else fastest
 
     @property
     def chosen(self) -> Candidate:
-        if self.best is None:
+        best = self.best
+        if best is None:
             raise InputError(
                 f"no solver fits {self.p} centers for {self.n} rows × {self.d} features into"
                 f" {self.budget / 2**30:.2f} GiB; use fewer centers or a larger memory_budget."
             )
-        return self.best
+        return best
 
     @property
     def plan(self) -> Plan:
@@ -160,11 +168,11 @@ def affordable(base: Plan) -> Plan:
     ]
     for size in sizes if base.regression else []:
         exact = forecast(size).fastest(exact=True)
-        if exact and exact.plan.seconds <= TARGET_SECONDS and (size.every_row or size.p >= ENOUGH):
+        if exact and exact.seconds <= TARGET_SECONDS and (size.every_row or size.p >= ENOUGH):
             return size
     for size in sizes:
         best = forecast(size).fastest()
-        if best and best.plan.seconds <= TARGET_SECONDS:
+        if best and best.seconds <= TARGET_SECONDS:
             return size
     return sizes[-1]
 
@@ -175,7 +183,7 @@ def plan(  # noqa: PLR0913
     d: int,
     n_centers: int | None = None,
     n_outputs: int = 1,
-    kernel: Any = "auto",
+    kernel: object = "auto",
     epochs: int | None = None,
     ridge: float | None = None,
     device: str = "auto",

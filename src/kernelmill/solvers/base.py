@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, Generic, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from ..losses import Loss
 from ..params import Settings
 from ..planning.machine import Rates
 from ..planning.plan import Plan
+from ..types import Json
 
 
 class Ended(Enum):
@@ -64,6 +65,19 @@ MAX_GROWTH = (
 )
 
 OnEvent = Callable[[Event], bool]  # True asks the run to stop
+
+
+class HistoryRow(TypedDict):
+    """What a history keeps of an event."""
+
+    kind: str
+    epoch: int
+    rows: int
+    seconds: float
+    loss: float | None
+    eta: float | None
+    note: NotRequired[str]
+    validation_score: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,7 @@ class State:
         """Undo what later rounds did to fields that copies share."""
 
     @classmethod
-    def from_stored(cls, values: dict[str, Any]) -> Self:
+    def from_stored(cls, values: dict[str, Json]) -> Self:
         """The state of a checkpoint, whatever else stands there."""
         values = {
             **values,
@@ -193,8 +207,13 @@ class Setup:
         )
 
 
-class Solver(Settings, ABC):
-    """One method of training.
+SetupT = TypeVar("SetupT", bound=Setup)
+
+StateT = TypeVar("StateT", bound=State | None)
+
+
+class Solver(Settings, ABC, Generic[SetupT, StateT]):
+    """One method of training, of a Setup and a state of its own.
 
     Settings are fields under the paper's letters; `plan` decides sizes, `prepare` and `rounds` do
     the work; the rest is what it asks of those who call it.
@@ -242,7 +261,7 @@ class Solver(Settings, ABC):
         """(c,) what the model adds to K(x, Z) α; `mean` was taken off the targets of `source`."""
         return losses.resolve(self.loss).intercept(mean, source)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Json]:
         """Its parameters as a plan keeps them: plain data."""
         return {
             name: losses.plain(value) if isinstance(value, Loss) else value
@@ -269,14 +288,14 @@ class Solver(Settings, ABC):
         return []
 
     @abstractmethod
-    def prepare(self, problem: Problem, plan: Plan, state: Any) -> tuple[Setup, State | None]:
+    def prepare(self, problem: Problem, plan: Plan, state: StateT | None) -> tuple[SetupT, StateT]:
         """Its Setup, and the state to begin with: the one given, with what it lacks, or a new one.
 
         None: no weights until the end.
         """
 
     @abstractmethod
-    def rounds(self, problem: Problem, setup: Any, state: Any) -> Iterator[Report]:
+    def rounds(self, problem: Problem, setup: SetupT, state: StateT) -> Iterator[Report]:
         """The method itself, a report after each round.
 
         Between two of them a run may be stored, stopped and taken up again.

@@ -43,7 +43,7 @@ class Added(InFloat64):
 
 
 @dataclass(eq=False)
-class Direct(Solver):
+class Direct(Solver[Added, DirectState | None]):
     """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
 
     name = "direct"
@@ -90,7 +90,7 @@ class Direct(Solver):
     ) -> tuple[Added, None]:
         return Added(plan, *in_float64(problem, plan), state), None
 
-    def rounds(self, problem: Problem, setup: Added, state: None) -> Iterator[Report]:
+    def rounds(self, problem: Problem, setup: Added, state: DirectState | None) -> Iterator[Report]:
         if not setup.plan.every_row:
             yield from least_squares(problem.source, setup)
             return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import torch
 
@@ -50,7 +49,7 @@ def drive(
     problem: Problem,
     plan: Plan,
     listen: OnEvent = lambda event: False,
-    state: Any = None,
+    state: State | None = None,
 ) -> Solution:
     """Train: from zero, or on from a state.
 
@@ -73,6 +72,7 @@ def drive(
         ended, why = Ended.INTERRUPTED, Ended.INTERRUPTED.value
         report("interrupted", trail.last, stored=True)
     state = trail.last
+    assert state is not None  # the last round gave one
     report("end", state, loss=state.loss, stored=True, ended=ended)
     return Solution(state, ended, why)
 
@@ -101,7 +101,7 @@ def _run(
         # Here what the round held is free again.
         if not failed:
             setup = setup.leaner()
-            trail.replace(plan=setup.plan)
+            trail.use(setup.plan)
             report(
                 "less_memory", trail.last, note="out of memory: this round again, with less of it"
             )
@@ -133,7 +133,7 @@ class Trail:
     def __init__(self, start: State | None):
         self._states, self.last, self.scale = (
             [start],
-            cast(Any, start),
+            start,
             1.0 if start is None else start.step_scale,
         )
 
@@ -148,13 +148,16 @@ class Trail:
             self._states.pop()  # the end of an epoch is the moment of its last projection
         self._states, self.last = [self._states[0], *self._states[1:][-1:], state], state
 
-    def replace(self, **values: Any) -> None:
-        self.last = replace(self.last, **values)
+    def use(self, plan: Plan) -> None:
+        """Go on with other sizes."""
+        assert self.last is not None
+        self.last = replace(self.last, plan=plan)
 
     def step_back(self) -> None:
-        self.last = self._states.pop() if len(self._states) > 1 else self._states[0]
+        good = self._states.pop() if len(self._states) > 1 else self._states[0]
+        assert good is not None
         self.scale /= 2
-        self.replace(step_scale=self.scale)
+        self.last = replace(good, step_scale=self.scale)
 
 
 class Reporter:
@@ -172,7 +175,15 @@ class Reporter:
         )
 
     def __call__(
-        self, kind: str, state: State | None, *, stored: bool = False, **values: Any
+        self,
+        kind: str,
+        state: State | None,
+        *,
+        stored: bool = False,
+        loss: float | None = None,
+        eta: float | None = None,
+        note: str = "",
+        ended: Ended | None = None,
     ) -> bool:
         """`stored`: this is a moment from which the run could go on."""
         epoch, position, alpha = (
@@ -182,25 +193,17 @@ class Reporter:
             check_finite(alpha, self._plan)
         if state is not None and alpha is not None and kind == "epoch":
             alpha = alpha.to(state.plan.torch_dtype)
-        kept = {"state": state} if stored and self._resumable else {}
-        return self._tell(
-            kind,
-            epoch,
-            position,
-            alpha=None if kind in ("step_back", "less_memory") else alpha,
-            **kept,
-            **values,
-        )
+        kept = state if stored and self._resumable else None
+        shown = None if kind in ("step_back", "less_memory") else alpha
+        event = self._event(kind, epoch, position)
+        event = replace(event, loss=loss, eta=eta, note=note, alpha=shown, state=kept, ended=ended)
+        return bool(self._listen(event))
 
     def rows(self, seen: int) -> None:
         """Rows that were read before there are weights."""
-        self._tell("projection", 0, seen)
+        self._listen(self._event("projection", 0, seen))
 
-    def _tell(self, kind: str, epoch: int, position: int, **values: Any) -> bool:
+    def _event(self, kind: str, epoch: int, position: int) -> Event:
         total = self._plan.n * self._plan.epochs
         rows = min(total, epoch * self._plan.n + position)
-        return bool(
-            self._listen(
-                Event(kind, epoch, rows, total, time.perf_counter() - self._start, **values)
-            )
-        )
+        return Event(kind, epoch, rows, total, time.perf_counter() - self._start)

@@ -98,7 +98,7 @@ class LossPasses(Passes):
 
 
 @dataclass(eq=False)
-class EigenPro2(Solver):
+class EigenPro2(Solver[Passes, PassState]):
     """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`.
 
     An epoch evaluates n²/2 kernel values. The default five epochs bring the loss to within a tenth
@@ -142,7 +142,7 @@ class EigenPro2(Solver):
 
 
 @dataclass(eq=False)
-class EigenPro1(Solver):
+class EigenPro1(Solver[Passes, PassState]):
     """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`.
 
     Takes n² memory and n³ operations once. With the default epochs as near to the direct solution
@@ -211,16 +211,8 @@ def prepare_passes(
     k_X = gather(comm, k, 0, plan.p)
     if plan.eta is None:
         step = measured_step(spectrum, k_X.max().item(), plan.p, m, overstep=1.0)
-        plan = with_step(
-            plan,
-            m=step.m,
-            T=1,
-            eta=step.eta,
-            q=pre.q,
-            beta=step.beta,
-            tau=pre.tau,
-            lambda_top=spectrum.lambda_top,
-        )
+        plan = replace(plan, q=pre.q, beta=step.beta, tau=pre.tau, lambda_top=spectrum.lambda_top)
+        plan = with_step(plan, m=step.m, T=1, eta=step.eta)
     targets, weights = (part.to(k_X) for part in source.targets(torch.arange(source.n)))
     # The ridge makes it (K + λ/w) α = y.
     Y, shift = (targets[shard(comm)].clone(), plan.ridge / weights[shard(comm)])

@@ -33,7 +33,7 @@ REPORT_VALUES = 10**11
 
 
 @dataclass(eq=False)
-class EigenPro3(Solver):
+class EigenPro3(Solver[Setup, ProjectedState]):
     """s, q, m, projection, recipe and loss as in EigenPro4.
 
     Each step costs a projection: O(p²) a batch. With the default epochs as near to the direct

@@ -36,7 +36,7 @@ from .shards import Shards
 
 
 @dataclass(eq=False)
-class EigenPro4(Solver):
+class EigenPro4(Solver[Setup, EigenPro4State]):
     """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection:
     "auto", "cholesky", "carried" or "one_pass"; control_variate: subtract last gradients from the
     second epoch on; loss: any smooth one of `losses`. None: the plan decides, or it is measured.

@@ -32,7 +32,7 @@ class Factors(Setup):
 
 
 @dataclass(eq=False)
-class EigenPro4Exact(Solver):
+class EigenPro4Exact(Solver[Factors, State]):
     """An epoch is one round.
 
     Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct

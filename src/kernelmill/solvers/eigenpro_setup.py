@@ -150,15 +150,17 @@ def prepare_measured(
         step = measured_step(spectrum, beta, plan.p, m)
         # Whole tiles of the fused kernels.
         plan = with_step(
-            plan,
+            replace(
+                plan,
+                q=pre.q,
+                beta=beta,
+                beta_mean=spectrum.k.mean().item(),
+                lambda_top=spectrum.lambda_top,
+                tau=pre.tau,
+            ),
             m=(step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128),
             T=T,
             eta=step.eta / near.largest_curvature,  # it was measured for a curvature of 1
-            q=pre.q,
-            beta=beta,
-            beta_mean=spectrum.k.mean().item(),
-            lambda_top=spectrum.lambda_top,
-            tau=pre.tau,
         )
     if plan.projection == "cholesky":
         try:
@@ -202,7 +204,8 @@ def prepare_printed(problem: Problem, plan: Plan, m: int | None, T: int | None) 
     X_s, _ = fresh_rows(problem.source, K, plan.s or 0, problem.generator)
     pre, eta, m = comm.same(lambda: _printed(K, X_s, plan.q or 0, plan.p, m))
     if plan.eta is None:
-        plan = with_step(plan, m=m, T=T, eta=eta, q=pre.q, beta=K.diagonal(X_s).max().item())
+        plan = replace(plan, q=pre.q, beta=K.diagonal(X_s).max().item())
+        plan = with_step(plan, m=m, T=T, eta=eta)
     M, _ = on_centers(K, points, X_s, pre.F)
     if plan.projection == "cholesky":
         return Setup(

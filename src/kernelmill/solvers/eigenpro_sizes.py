@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from ..errors import InputError, one_of
 from ..ops import on_chip
@@ -85,9 +84,9 @@ def eigenpro_sizes(
     return replace(plan, bytes=peak_bytes(plan))
 
 
-def with_step(plan: Plan, *, m: int, T: int | None, eta: float, **measured: Any) -> Plan:
+def with_step(plan: Plan, *, m: int, T: int | None, eta: float) -> Plan:
     """Phase two: batch, period and step, and what is kept between two uses."""
-    plan = replace(plan, m=m, eta=eta, **measured)
+    plan = replace(plan, m=m, eta=eta)
     m_Z = plan.m_Z or pass_rows(plan)
     plan = replace(plan, T=T or 1, m_Z=m_Z, keep_block=False)
     kept = replace(plan, keep_block=True)

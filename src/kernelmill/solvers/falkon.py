@@ -66,7 +66,7 @@ class Equations(Setup):
 
 
 @dataclass(eq=False)
-class Falkon(Solver):
+class Falkon(Solver[Equations, FalkonState | None]):
     """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at
     most; tolerance: relative residual at which it ends before, None: 1e-2 for classes, 1e-3 for
     numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory. The residual is about
@@ -295,14 +295,20 @@ def newton(setup: Equations, state: FalkonState | None, loss: Objective) -> Iter
             scale /= 2
         gain = value - after
         if gain <= 0:
-            break
+            return
         value, gradient = after, gradient_after
         state = replace(
             state, alpha=state.alpha + scale * step, epoch=state.epoch + 1, loss=value / plan.n
         )
         yield Report("epoch", state, state.loss)
         if gain <= setup.tolerance**2 * abs(value):
-            break
+            return
+        if state.epoch == plan.epochs > 1 and gain > (10 * setup.tolerance) ** 2 * abs(value):
+            why = (
+                "they were all that were allowed, and the loss still falls: use more iterations, or"
+                " a larger ridge"
+            )
+            yield Report("epoch", state, short=why)
 
 
 def newton_step(

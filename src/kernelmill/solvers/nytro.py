@@ -50,7 +50,7 @@ class Descent(Setup):
 
 
 @dataclass(eq=False)
-class NYTRO(Solver):
+class NYTRO(Solver[Descent, NYTROState]):
     """iterations: gradient steps, at most; keep: hold K(X,Z) whole; None: where it fits.
 
     With the defaults it ends where held-out rows are best, with a loss that is within a tenth of

@@ -49,7 +49,7 @@ class Rows(Setup):
 
 
 @dataclass(eq=False)
-class Pegasos(Solver):
+class Pegasos(Solver[Rows, PegasosState]):
     """m: rows of a batch. An epoch evaluates n² kernel values.
 
     Where no number of epochs is given it takes 20, and one more evaluation for the duality gap:

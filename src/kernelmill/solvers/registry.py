@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import losses
 from ..errors import InputError, one_of
 from ..losses import Loss
@@ -39,7 +37,7 @@ NAMED: dict[str, type[Solver]] = {
 }
 
 
-def resolve(solver: Any) -> Solver:
+def resolve(solver: object) -> Solver:
     """A solver object from a name or a solver object. "auto" is decided before, by the plan."""
     if isinstance(solver, str):
         if solver not in NAMED:
@@ -53,7 +51,7 @@ def resolve(solver: Any) -> Solver:
     return solver
 
 
-def loss_of(solver: Any) -> Loss:
+def loss_of(solver: object) -> Loss:
     """The loss of what an estimator takes as its solver; "auto" chooses among those of the square
     loss.
     """

@@ -35,7 +35,7 @@ class SGPRState(State):
 
 
 @dataclass(eq=False)
-class SGPR(Solver):
+class SGPR(Solver[InFloat64, SGPRState | None]):
     """noise: the variance σ² of the noise of one target; None: chosen with the bandwidth, or ridge
     times the signal's variance where a ridge is given. A sample weight of k is k targets: give
     weights of mean 1 where they only say which rows matter more. Takes p² memory and 3·n·p²
@@ -83,7 +83,9 @@ class SGPR(Solver):
     ) -> tuple[InFloat64, None]:
         return InFloat64(plan, *in_float64(problem, plan)), None
 
-    def rounds(self, problem: Problem, setup: InFloat64, state: None) -> Iterator[Report]:
+    def rounds(
+        self, problem: Problem, setup: InFloat64, state: SGPRState | None
+    ) -> Iterator[Report]:
         K, Z, plan, source = setup.K, setup.Z, setup.plan, problem.source
         L = factor(K.dense(Z, Z)).L
         normal, right = L.new_zeros(plan.p, plan.p), L.new_zeros(plan.p, plan.c)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,12 +15,13 @@ from ..kernels import Kernel
 from ..losses import Loss
 from ..planning.plan import Plan
 from ..solvers import Solver
+from ..types import Json
 
-Json = Any  # what json.loads gives, and json.dumps takes
 WIDEST = 4096  # bytes of a text in an array whose type says how long they may be
 
-
 Tensors = dict[str, Tensor]
+
+Decoded: TypeAlias = Any  # whatever was encoded: who asks for it knows, or looks
 
 
 def encode(value: object, key: str, tensors: Tensors) -> Json:
@@ -109,7 +110,7 @@ def find_dropped(stored: Json) -> str | None:
     return next((kind for part in parts if (kind := find_dropped(part))), None)
 
 
-def decode(value: Json, tensors: Tensors) -> Any:  # whatever was encoded
+def decode(value: Json, tensors: Tensors) -> Decoded:
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):

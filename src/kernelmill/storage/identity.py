@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SINCE = ", loss='square'"  # settings that older runs do not name, as they were then
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
+def identity(values: Mapping[str, object], y: Tensor, w: Tensor, X: Tensor) -> dict[str, str]:
     """What must be the same for a run to go on: settings as they are written, and checksums of
     the targets and of some rows.
     """
@@ -28,7 +28,7 @@ def identity(values: dict[str, Any], y: Tensor, w: Tensor, X: Tensor) -> dict[st
     return found | dict(zip(OLD, (_sum(y), _sum(w), _sum(X)), strict=True))
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A setting, the same text in every process."""
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):

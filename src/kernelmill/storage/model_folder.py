@@ -17,9 +17,10 @@ import os
 import re
 import time
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -34,7 +35,8 @@ from ..kernels import Kernel
 from ..model import UNCERTAINTY, KernelModel
 from ..ops import PRECISIONS
 from ..planning.plan import Plan
-from ..solvers import Uncertainty
+from ..solvers import HistoryRow, Uncertainty
+from ..types import Json
 from .atomic import WRITING, keep_mode, new_file, write_file
 from .codec import decode, encode, find_dropped
 from .tensors import write_tensors
@@ -54,7 +56,7 @@ REPLACED_SECONDS = 0.1  # that a folder may be gone while another one is put in 
 
 DEEPEST = 50  # lists and tables within each other in model.json
 
-FITTED: dict[str, Any] = {
+FITTED: dict[str, type | UnionType] = {
     "n_iter_": int,
     "ridge_": float,
     "n_features_in_": int,
@@ -75,6 +77,18 @@ FITTED: dict[str, Any] = {
 }  # types of what an estimator learned, by name
 
 NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
+
+
+class Extra(TypedDict):
+    """The estimator's part of a model folder: its name, its settings, what it learned, by name,
+    and the record of its training.
+    """
+
+    estimator: str
+    params: dict[str, Any]
+    fitted: dict[str, Any]
+    plan: dict[str, Json]
+    history: list[HistoryRow]
 
 
 def refuse_others(folder: Path) -> None:
@@ -101,7 +115,7 @@ def _of_no_user(name: str) -> bool:
 def save_model(
     folder: str | os.PathLike,
     model: KernelModel,
-    extra: dict[str, Any],
+    extra: Extra,
     encoder: Encoder | None = None,
 ) -> None:
     """Write a model folder, or a new model into one: see Saver.
@@ -120,7 +134,7 @@ def save_model(
             f"the model's {strange[0] if strange else 'weights'} holds NaN or infinity; train it"
             " again, nothing was written."
         )
-    content = {
+    content: dict[str, Json] = {
         "format": FORMAT,
         # Older versions of this library read what they understand: no kinds of columns, and no
         # bias of probabilities.
@@ -177,7 +191,7 @@ class Saver:
             self._clear()
         return self._new(WEIGHTS_NAME)
 
-    def commit(self, content: dict[str, Any]) -> None:
+    def commit(self, content: dict[str, Json]) -> None:
         weights, description = self._written[0], self._new(JSON_NAME)
         write_file(description, json.dumps(content, indent=1).encode())
         for path, name in ((weights, WEIGHTS_NAME), (description, JSON_NAME)):
@@ -251,8 +265,8 @@ class Saver:
 
 
 def load_model(
-    folder: str | os.PathLike, kernel: Any = None, comm: Communicator | None = None
-) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
+    folder: str | os.PathLike, kernel: object = None, comm: Communicator | None = None
+) -> tuple[KernelModel, Extra, Encoder | None]:
     """The model, the estimator's part and the encoder of raw tables.
 
     `kernel` is needed where it was a function of the user's own; ranks that will share the model
@@ -261,17 +275,18 @@ def load_model(
     comm = comm or Alone()
     folder = Path(folder)
     content, tensors = _pair(folder, comm)
+    own: Kernel | None = None
     if isinstance(content.get("kernel"), dict) and content["kernel"].get("$kernel") == "custom":
         if kernel is None:
             raise InputError(
                 f"{str(folder)!r} has a kernel function of its user's, never stored; call"
                 " load(path, kernel=function)."
             )
-        kernel = kernels.resolve(kernel)
+        own = kernels.resolve(kernel)
     elif kernel is not None:
         raise InputError(f"{str(folder)!r} has its kernel stored; call load(path) without kernel.")
     try:
-        return _model(folder, content, tensors, kernel, comm)
+        return _model(folder, content, tensors, own, comm)
     except ModelFileError:
         raise
     except (
@@ -293,7 +308,7 @@ def load_model(
         ) from None
 
 
-def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Json], dict[str, Tensor]]:
     """model.json and the weights that were written with it.
 
     Where they do not fit because a saver came between, both are read again.
@@ -318,7 +333,7 @@ def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Any], dict[str, T
     return content, tensors
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> BufferedReader:
     """The file, also where its folder is gone for a moment: somebody puts another one in its
     place.
     """
@@ -339,7 +354,7 @@ def _opened(path: Path) -> Any:
     )
 
 
-def _description(path: Path, text: bytes) -> dict[str, Any]:
+def _description(path: Path, text: bytes) -> dict[str, Json]:
     """What model.json says, as far as it can be trusted without the weights."""
     try:
         content = json.loads(text)
@@ -365,7 +380,7 @@ def _description(path: Path, text: bytes) -> dict[str, Any]:
     return content
 
 
-def _deeper(value: Any, most: int) -> bool:
+def _deeper(value: Json, most: int) -> bool:
     """Whether lists and tables stand in each other more than so many times."""
     level = [value]
     for _ in range(most):
@@ -378,7 +393,7 @@ def _deeper(value: Any, most: int) -> bool:
     return any(isinstance(part, (dict, list)) for part in level)
 
 
-def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[str, Tensor]:
+def _weights(folder: Path, content: dict[str, Json], comm: Communicator) -> dict[str, Tensor]:
     """The tensors that belong to a description: of a save that was killed, or goes on, they
     still have their first name.
     """
@@ -412,7 +427,7 @@ def _weights(folder: Path, content: dict[str, Any], comm: Communicator) -> dict[
     return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
 
 
-def _open_first(path: Path, other: Path) -> Any:
+def _open_first(path: Path, other: Path) -> BufferedReader:
     try:
         return open(path, "rb")
     except FileNotFoundError:
@@ -421,13 +436,13 @@ def _open_first(path: Path, other: Path) -> Any:
 
 def _model(
     folder: Path,
-    content: dict[str, Any],
+    content: dict[str, Json],
     tensors: dict[str, Tensor],
     kernel: Kernel | None,
     comm: Communicator,
-) -> tuple[KernelModel, dict[str, Any], Encoder | None]:
+) -> tuple[KernelModel, Extra, Encoder | None]:
     """What a description and its weights say, checked."""
-    fitted: Any = decode(content["kernel"], tensors) if kernel is None else kernel
+    fitted: object = decode(content["kernel"], tensors) if kernel is None else kernel
     if not isinstance(fitted, Kernel):
         raise ModelFileError(f"{str(folder)!r} names no kernel.")
     fitted.validate(tensors["Z"].shape[1])
@@ -496,7 +511,7 @@ def _is_finite(tensor: Tensor) -> bool:
     )
 
 
-def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: int) -> None:
+def _check_extra(folder: Path, extra: Extra, d: int | None, outputs: int) -> None:
     """What is shown and computed with later is of the kind that `save` writes: a value that was
     tampered with is said here.
     """
@@ -538,7 +553,7 @@ def _check_extra(folder: Path, extra: dict[str, Any], d: int | None, outputs: in
         )
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _is_of(value: object, kind: type | UnionType) -> bool:
     """Whether a value is of a type, as annotations write it; whole numbers are numbers too, and
     True is none.
     """

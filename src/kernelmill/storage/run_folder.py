@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import NotRequired, TypedDict, cast
 
 import torch
 from safetensors import SafetensorError
@@ -34,10 +35,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from ..data.prints import warn_of_copy
+from ..data.prints import Account, warn_of_copy
 from ..distributed.team import Alone, Communicator, every_rank, is_alone, leads, own_rows
 from ..errors import CheckpointError, InputError, KernelmillError, warn
-from ..solvers import NAMED, Ended, Event, State
+from ..kernels import Kernel
+from ..planning.plan import Plan
+from ..solvers import NAMED, Ended, Event, HistoryRow, State
+from ..types import Json
 from .atomic import write_file
 from .codec import decode, encode
 from .identity import OLD, shorten
@@ -63,7 +67,57 @@ STATE = re.compile(r"checkpoint-\d{6}")
 CHOICES = ("choices-1", "choices-2")
 
 
-def seconds_of(every: Any) -> float:
+class Dealt(TypedDict):
+    """What is shared out among the ranks of a run before its first step."""
+
+    Z: Tensor
+
+
+class Peeked(TypedDict, total=False):
+    """What a run has to know before its data are read again; older ones do not say all of it."""
+
+    random_state: int  # that was drawn for it
+    window_rows: int  # that are streamed at a time; 0 where all were in memory
+    expected: float | None  # the squared error that choosing promised
+
+
+class Choices(Peeked):
+    """What was decided before the first step."""
+
+    kernel: Kernel | None  # None: a function of the user's own
+    ridge: float
+    plan: Plan
+    dealt: Dealt
+    order: Tensor | None
+    every_row: bool
+    generator: Tensor
+    constants: NotRequired[dict[int, float]]
+    scale: NotRequired[Tensor]  # of targets; runs of before they had one only centered them
+    identity: NotRequired[dict[str, str]]
+    data: NotRequired[dict[str, str | Account]]  # fingerprints
+
+
+class Watch(TypedDict):
+    """What listeners have to know where a run is resumed."""
+
+    history: list[HistoryRow]
+    best: Tensor | None
+    best_score: float
+    waited: int
+
+
+class Saved(TypedDict):
+    """A checkpoint: the fields of a state but for its tensors, which are dealt out, and the
+    listeners'.
+    """
+
+    state: dict[str, object]
+    watch: Watch
+    dealt: dict[str, Tensor | None]
+    finished: bool
+
+
+def seconds_of(every: object) -> float:
     """Seconds, from a number or a string such as "30s", "5m" or "2h"."""
     text = str(every).strip().lower()
     unit = UNITS.get(text[-1:])
@@ -79,7 +133,7 @@ def seconds_of(every: Any) -> float:
     return value
 
 
-def folder_of(folder: Any) -> Path:
+def folder_of(folder: object) -> Path:
     if isinstance(folder, bool) or not isinstance(folder, (str, os.PathLike)):
         raise InputError(f"checkpoint={folder!r} was given, expected the path of a folder.")
     return Path(folder).absolute()
@@ -88,8 +142,8 @@ def folder_of(folder: Any) -> Path:
 class NoRun:
     """A fit without a folder: nothing is written, and there is nothing to go on from."""
 
-    choices: dict[str, Any] | None = None
-    saved: dict[str, Any] | None = None
+    choices: Choices | None = None
+    saved: Saved | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -101,9 +155,7 @@ class NoRun:
         data or settings.
         """
 
-    def write_choices(
-        self, content: dict[str, Any], team: Communicator, comm: Communicator
-    ) -> None:
+    def write_choices(self, content: Choices, team: Communicator, comm: Communicator) -> None:
         """Keep what was decided before the first step.
 
         `team` are the ranks of `comm` that share the centers.
@@ -113,7 +165,7 @@ class NoRun:
         """Whether a checkpoint is to be written now."""
         return False
 
-    def note(self, event: Event, kept: dict[str, Any], enough: bool) -> None:
+    def note(self, event: Event, kept: Watch, enough: bool) -> None:
         """Write a checkpoint. `enough`: the run was ended because it would not get better."""
 
     def close(self) -> None:
@@ -128,22 +180,23 @@ class Run(NoRun):
     is not shared out.
     """
 
-    def __init__(self, folder: Any, every: Any, resume: bool, comm: Communicator | None = None):
+    def __init__(
+        self, folder: object, every: object, resume: bool, comm: Communicator | None = None
+    ):
         self.folder, self._every, self.team = (
             folder_of(folder),
             seconds_of(every),
             comm or Alone(),
         )
-        self.choices: dict[str, Any] | None = None
+        self.choices: Choices | None = None
         self._identity: dict[str, str] = {}
         self.random_state = 0  # that was drawn for this run
-        self.data: dict[
-            str, Any
-        ] = {}  # fingerprints of what is trained on, which it must be the same as
-        self.saved: dict[str, Any] | None = None
+        # Fingerprints of what is trained on, which it must be the same as.
+        self.data: dict[str, str | Account] = {}
+        self.saved: Saved | None = None
         self.terminated = self._asked = self._writing = self._pending = self._warned = False
         self._last, self._lock = time.monotonic(), -1
-        self._unwritten: dict[str, Any] | None = None
+        self._unwritten: Choices | None = None
         everybody = self.team
         chosen, states = everybody.same(lambda: self._open(folder, resume))
         self._count = max((int(path.name.split("-")[1]) for path in states), default=0)
@@ -154,8 +207,8 @@ class Run(NoRun):
                 and not NAMED[solver].sharded
             ):
                 self.team = Alone()
-            self.choices = self._first(chosen, everybody)
-            self.saved = self._first(states, everybody)
+            self.choices = cast("Choices | None", self._first(chosen, everybody))
+            self.saved = cast("Saved | None", self._first(states, everybody))
             if self.saved and not self.choices:
                 raise CheckpointError(
                     f"{str(folder)!r} has checkpoints and not the choices they belong to; choose"
@@ -165,7 +218,7 @@ class Run(NoRun):
             self.close()
             raise
 
-    def _open(self, folder: Any, resume: bool) -> tuple[list[Path], list[Path]]:
+    def _open(self, folder: object, resume: bool) -> tuple[list[Path], list[Path]]:
         """Make the folder, keep others out of it, and list what is in it: the choices, and the
         states.
         """
@@ -214,7 +267,7 @@ class Run(NoRun):
 
     # ---- reading
 
-    def _first(self, paths: list[Path], everybody: Communicator) -> dict[str, Any] | None:
+    def _first(self, paths: list[Path], everybody: Communicator) -> dict[str, Json] | None:
         """The first that can be read, by every rank; each that cannot is said."""
         said = []
         for path in paths:
@@ -238,12 +291,12 @@ class Run(NoRun):
     def identify(self, identity: Callable[[], dict[str, str]]) -> None:
         self._identity = identity()
         if self.choices:
-            self._check(self._identity)
+            self._check(self.choices, self._identity)
 
-    def _check(self, identity: dict[str, str]) -> None:
-        before = (self.choices or {}).get("identity", {})
+    def _check(self, choices: Choices, identity: dict[str, str]) -> None:
+        before = choices.get("identity", {})
         # Else it was begun by a version that looked at 64 rows.
-        whole = "data" in (self.choices or {})
+        whole = "data" in choices
         changed = [
             name
             for name in identity
@@ -257,13 +310,12 @@ class Run(NoRun):
                 " same data and settings, or choose another folder."
             )
 
-        self._check_data()
+        self._check_data(choices)
 
-    def _check_data(self) -> None:
+    def _check_data(self, choices: Choices) -> None:
         """The same of all rows, targets and weights; what an older run does not say is not
         known.
         """
-        choices = self.choices or {}
         before = {**choices.get("data", {}), "random_state": str(choices.get("random_state"))}
         where = f"since the run in checkpoint={str(self.folder)!r} began"
         for name, now in self.data.items():
@@ -290,9 +342,7 @@ class Run(NoRun):
 
     # ---- writing
 
-    def write_choices(
-        self, content: dict[str, Any], team: Communicator, comm: Communicator
-    ) -> None:
+    def write_choices(self, content: Choices, team: Communicator, comm: Communicator) -> None:
         data = {name: value for name, value in self.data.items() if name != "random_state"}
         self.team = team
         if team is comm or leads(comm):
@@ -305,7 +355,7 @@ class Run(NoRun):
                 }
             )
 
-    def _write_choices(self, content: dict[str, Any]) -> None:
+    def _write_choices(self, content: Choices) -> None:
         written = [self._write(name, content) for name in CHOICES]
         self._unwritten = None if any(written) else content
         self.choices = content
@@ -321,12 +371,12 @@ class Run(NoRun):
             return False  # the report of the epoch follows
         return event.kind == "end" or self._asked or time.monotonic() - self._last >= self._every
 
-    def note(self, event: Event, kept: dict[str, Any], enough: bool) -> None:
+    def note(self, event: Event, kept: Watch, enough: bool) -> None:
         assert event.state is not None
         self._asked = False
         self.write(event.state, kept, event.kind == "end" and (enough or event.ended is Ended.DONE))
 
-    def write(self, state: State, watch: dict[str, Any], finished: bool) -> None:
+    def write(self, state: State, watch: Watch, finished: bool) -> None:
         if (
             self._unwritten
             # A disk that was full has room again, perhaps; a state without its choices is worth
@@ -342,7 +392,7 @@ class Run(NoRun):
             name: values.pop(name) for name in list(values) if isinstance(values[name], Tensor)
         }
         dealt["best"] = watch.get("best")
-        content = {
+        content: Saved = {
             "state": values,
             "watch": {**watch, "best": None},
             "dealt": dealt,
@@ -354,7 +404,7 @@ class Run(NoRun):
                 shutil.rmtree(old, ignore_errors=True)
         self._last = time.monotonic()
 
-    def _write(self, name: str, content: dict[str, Any]) -> bool:
+    def _write(self, name: str, content: Choices | Saved) -> bool:
         """Aside, by every rank its part, to the disk, renamed.
 
         A disk that is full ends no run: it is said, and what was there stays.
@@ -407,7 +457,7 @@ class Run(NoRun):
         except OSError:
             return None
 
-    def _write_part(self, part: Path, content: dict[str, Any]) -> None:
+    def _write_part(self, part: Path, content: Choices | Saved) -> None:
         part.mkdir(exist_ok=True)
         tensors: dict[str, Tensor] = {}
         plain = {"format": FORMAT, "version": VERSION, **encode(content, "run", tensors)}
@@ -434,14 +484,14 @@ class Run(NoRun):
             yield
             return
 
-        def terminate(number: int, frame: Any) -> None:
+        def terminate(number: int, frame: FrameType | None) -> None:
             self.terminated = True
             if self._writing:
                 self._pending = True
             else:
                 raise KeyboardInterrupt
 
-        def ask(number: int, frame: Any) -> None:
+        def ask(number: int, frame: FrameType | None) -> None:
             self._asked = True
 
         before = {
@@ -459,7 +509,7 @@ class Run(NoRun):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def plain_of(path: Path) -> dict[str, Any]:
+def plain_of(path: Path) -> dict[str, Json]:
     """A checkpoint without its tensors, as it is written."""
     return _read_checked(lambda: _plain(_parts(path)[0]), path)
 
@@ -472,7 +522,7 @@ def _solver_of(chosen: list[Path]) -> str | None:
     return None
 
 
-def read(path: Path, comm: Communicator | None = None) -> dict[str, Any]:
+def read(path: Path, comm: Communicator | None = None) -> dict[str, Json]:
     """What was written there, with this rank's rows of what is dealt out, or a CheckpointError."""
     return _read_checked(lambda: _read(_parts(path), comm or Alone()), path)
 
@@ -487,7 +537,7 @@ def _parts(path: Path) -> list[Path]:
     return found or [path]
 
 
-def _plain(part: Path) -> dict[str, Any]:
+def _plain(part: Path) -> dict[str, Json]:
     outer = json.loads((part / "run.json").read_bytes())
     if _digest(outer["content"]) != outer["sha256"]:
         raise ValueError("its checksum does not match")
@@ -497,10 +547,10 @@ def _plain(part: Path) -> dict[str, Any]:
     return plain
 
 
-def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
+def _read(parts: list[Path], comm: Communicator) -> dict[str, Json]:
     """As many ranks as before read a part each; others look for their rows in all of them."""
     wanted = [comm.rank] if len(parts) == comm.size else range(len(parts))
-    found: dict[str, Any] = {}
+    found: dict[str, Json] = {}
     dealt: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for k in wanted:
         plain = _plain(parts[k])
@@ -530,7 +580,7 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Any]:
     return found
 
 
-def _read_checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
+def _read_checked(reading: Callable[[], dict[str, Json]], path: Path) -> dict[str, Json]:
     try:
         return reading()
     except (
@@ -547,10 +597,10 @@ def _read_checked(reading: Callable[[], dict[str, Any]], path: Path) -> dict[str
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged ({said}).") from None
 
 
-def state_of(saved: dict[str, Any], device: Any) -> State:
+def state_of(saved: Saved, device: str | torch.device) -> State:
     """The state that was saved, on a device."""
-    rows = {name: rows for name, rows in saved.get("dealt", {}).items() if name != "best"}
-    values: dict[str, Any] = {
+    rows = {name: rows for name, rows in saved["dealt"].items() if name != "best"}
+    values: dict[str, Json] = {
         name: v.to(device) if isinstance(v, Tensor) else v
         for name, v in {**saved["state"], **rows}.items()
     }
@@ -561,7 +611,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def contents(folder: Any) -> tuple[list[Path], list[Path]]:
+def contents(folder: object) -> tuple[list[Path], list[Path]]:
     """What is in a run's folder: of the run, and of others."""
     found = sorted(folder_of(folder).iterdir()) if folder_of(folder).is_dir() else []
     own = [
@@ -572,7 +622,7 @@ def contents(folder: Any) -> tuple[list[Path], list[Path]]:
     return own, [path for path in found if path not in own]
 
 
-def discard(folder: Any) -> None:
+def discard(folder: object) -> None:
     """Remove a run, and its folder if nothing else is in it."""
     for path in contents(folder)[0]:
         shutil.rmtree(path, ignore_errors=True)
@@ -580,7 +630,7 @@ def discard(folder: Any) -> None:
         folder_of(folder).rmdir()
 
 
-def peek(folder: Any) -> dict[str, Any]:
+def peek(folder: object) -> Peeked:
     """What the run that is stored there decided, if there is one: its random state, and how
     many rows are streamed at a time.
     """
@@ -589,9 +639,6 @@ def peek(folder: Any) -> dict[str, Any]:
             choices = plain_of(path)
         except CheckpointError:
             continue
-        return {
-            name: choices[name]
-            for name in ("random_state", "window_rows", "expected")
-            if name in choices
-        }
+        names = Peeked.__annotations__
+        return cast(Peeked, {name: choices[name] for name in names if name in choices})
     return {}

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ DTYPES = {
 }
 
 
+class Entry(TypedDict):
+    """What the header of a safetensors file says of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
 def write_tensors(
     path: Path, dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int, comm: Communicator
 ) -> str:
@@ -46,7 +54,7 @@ def write_tensors(
     text += b" " * (-len(text) % 8)
     digest, failed = hashlib.sha256(), None
 
-    def pieces() -> Iterator[Any]:
+    def pieces() -> Iterator[bytes | memoryview]:
         yield len(text).to_bytes(8, "little") + text
         for name in header:
             if name in whole:
@@ -87,11 +95,11 @@ def write_tensors(
     return comm.same(done)
 
 
-def _header(dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int) -> dict[str, Any]:
+def _header(dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int) -> dict[str, Entry]:
     """Type, shape and place of each tensor: those of large numbers first, so that each is where it
     is aligned.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Entry] = {}
     place = 0
     for name, tensor in sorted(
         {**dealt, **whole}.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])
@@ -107,10 +115,10 @@ def _header(dealt: dict[str, Tensor], whole: dict[str, Tensor], rows: int) -> di
     return header
 
 
-def _bytes(tensor: Tensor) -> Any:
+def _bytes(tensor: Tensor) -> bytes | memoryview:
     """The numbers as they lie in memory."""
     return (
-        tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
         if tensor.numel()
         else b""
     )
