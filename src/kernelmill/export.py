@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
 OUTPUTS = ("prediction", "label", "probabilities")
-LARGEST = (
-    1_800_000_000  # bytes of a file: above, protobuf ends, and tensors go to a file of their own
-)
+# Bytes of a file: above, protobuf ends, and tensors go to a file of their own.
+LARGEST = 1_800_000_000
 # ONNX's own codes.
 NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}
 

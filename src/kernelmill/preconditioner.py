@@ -19,9 +19,8 @@ from .ops import KernelProduct
 # measurements).
 OVERSTEP = 1.5
 FRESH_ROWS = 5_000  # rows on which the step is measured; fewer inflate the top eigenvalue
-ANCHORED_STEP = (
-    0.7  # the largest step, in units of 1/B, once residuals of the last epoch are subtracted
-)
+# The largest step, in units of 1/B, once residuals of the last epoch are subtracted.
+ANCHORED_STEP = 0.7
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,8 @@ log = logging.getLogger("kernelmill")
 
 Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-JITTERS = (
-    1e1,
-    1e3,
-    1e5,
-    1e7,
-    # Times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is
-    # used.
-)
+# Times √p · ε · the largest K(z,z), what rounding does to K(Z,Z): the first that factors is used.
+JITTERS = 1e1, 1e3, 1e5, 1e7
 
 
 BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
@@ -202,12 +196,10 @@ class Pass:
     keep: bool  # hold each row block K(Z_j, Z) between its two uses
     comm: Communicator
     steps: Tensor | None = None  # (p,) EigenPro 2's step of every center, on every rank
-    factors: dict[int, Factor | InverseFactor] | None = (
-        None  # of each batch's K_jj, where p·m numbers could be kept: this rank's share
-    )
-    shift: Tensor | None = (
-        None  # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X
-    )
+    # Of each batch's K_jj, where p·m numbers could be kept: this rank's share.
+    factors: dict[int, Factor | InverseFactor] | None = None
+    # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X.
+    shift: Tensor | None = None
 
     def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
         """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift.

@@ -31,9 +31,8 @@ LATE = 60.0  # seconds after which a rank says that it waits for the others to m
 
 TILES = 4  # parts in which a sum over ranks is begun while the next is computed
 
-LEAST_TILE_ROWS = (
-    512  # the least rows of such a part: a block of fewer reads all centers for too little
-)
+# The least rows of such a part: a block of fewer reads all centers for too little.
+LEAST_TILE_ROWS = 512
 
 
 class Communicator(Protocol):

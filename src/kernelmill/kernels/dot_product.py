@@ -153,11 +153,9 @@ class ArcCosine(DotProduct):
         return A.sq**self.order if self.order else torch.where(A.sq > 0, 1.0, 0.5).to(A.sq)
 
 
-ROOMY = (
-    2.0**10
-    # Norms of rows up to here, and down to one over it: K², its sums and its inverse stay far
-    # inside float32's range.
-)
+# Norms of rows up to here, and down to one over it: K², its sums and its inverse stay far inside
+# float32's range.
+ROOMY = 2.0**10
 
 
 def in_range(kernel: Kernel, X: Tensor) -> Kernel:

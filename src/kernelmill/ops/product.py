@@ -29,11 +29,8 @@ except ImportError:
 log = logging.getLogger("kernelmill")
 
 PRECISIONS = ["float16", "bfloat16", "tf32", "float32", "float64"]
-CHUNK = (
-    16 << 20
-    # Numbers embedded at a time: their float32 copies must be small beside the features that are
-    # kept.
-)
+# Numbers embedded at a time: their float32 copies must be small beside the features that are kept.
+CHUNK = 16 << 20
 # Rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the
 # bytes of the tile.
 TILE_ROWS = 2048

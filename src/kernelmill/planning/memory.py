@@ -1,4 +1,8 @@
-"""Memory: how much of it a run may take, and in which pieces."""
+"""Memory: how much of it a run may take, and in which pieces.
+
+Read from the system's own files: psutil knows no limits of a control group, which are what counts
+in a container.
+"""
 
 from __future__ import annotations
 

@@ -31,9 +31,8 @@ class Plan:
     d: int
     c: int
     p: int
-    precision: str = (
-        "float32"  # what features are rounded to; sums are float32, or float64 for "float64"
-    )
+    # What features are rounded to; sums are float32, or float64 for "float64".
+    precision: str = "float32"
     # The same for solvers that go all the way to their fixed point, where it differs: float64 for
     # regressions.
     fine: str | None = None

@@ -60,9 +60,8 @@ class Event:
     score: float | None = None  # of held-out rows, after an epoch
 
 
-MAX_GROWTH = (
-    1.5  # times the loss of predicting a constant that rows may have before a run steps back
-)
+# Times the loss of predicting a constant that rows may have before a run steps back.
+MAX_GROWTH = 1.5
 
 OnEvent = Callable[[Event], bool]  # True asks the run to stop
 
@@ -222,13 +221,11 @@ class Solver(Settings, ABC, Generic[SetupT, StateT]):
     name: ClassVar[str]
     state: ClassVar[type[State]] = State
     exact = False  # "auto" offers it as a way to the exact solution
-    needs_ridge = (
-        False  # goes so near to its fixed point that a ridge has to be chosen where none is given
-    )
+    # Goes so near to its fixed point that a ridge has to be chosen where none is given.
+    needs_ridge = False
     every_row = False  # its centers are the rows, in the rows' order
-    subsamples = (
-        False  # takes its subsample from the first centers, which must then be in random order
-    )
+    # Takes its subsample from the first centers, which must then be in random order.
+    subsamples = False
     loss: losses.Given = "square"  # what it makes small; of some a setting
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
     # By which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the

@@ -157,9 +157,8 @@ class EigenPro1(Solver[Passes, PassState]):
     needs_ridge = True
     every_row = True
     sharded = True
-    subsamples = (
-        True  # each batch is one of all rows: rows that come sorted would need a smaller step
-    )
+    # Each batch is one of all rows: rows that come sorted would need a smaller step.
+    subsamples = True
 
     def takes(self, loss: Loss) -> bool:
         return loss.is_smooth

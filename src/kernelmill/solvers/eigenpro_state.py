@@ -37,9 +37,8 @@ class EigenPro4State(ProjectedState):
     """The same, and what the steps need beside it."""
 
     f_s: Tensor | None = None  # (s, c) values on the subsample; only with a ridge
-    D: Tensor | None = (
-        None  # (p, c) mean gradient of the last epoch, on Z; only with the control variate
-    )
+    # (p, c) mean gradient of the last epoch, on Z; only with the control variate.
+    D: Tensor | None = None
     D_next: Tensor | None = None  # the same of this epoch, so far
     # (n, c) gradient of each row when last seen. A step back may reread rows, which is harmless.
     g_last: Tensor | None = None

@@ -27,9 +27,8 @@ from .row_blocks import Sweep, sweep_sizes
 
 ITERATIONS = 1000
 FALLING = 0.02  # of the loss, in the last tenth of these steps: so much is no end
-POWER_ITERATIONS = (
-    15  # for the largest curvature; 1.1 times it is taken, since they come from below
-)
+# For the largest curvature; 1.1 times it is taken, since they come from below.
+POWER_ITERATIONS = 15
 
 
 @dataclass

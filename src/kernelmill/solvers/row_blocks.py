@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..data import Source
 from ..errors import InputError
 from ..kernels import Points
-from ..ops import KernelProduct, transposed_product
+from ..ops import Block, KernelProduct, transposed_product
 from ..planning.plan import Plan
 from .base import Problem, Setup
 from .eigenpro_sizes import keeping_pays
@@ -24,7 +23,7 @@ from .eigenpro_sizes import keeping_pays
 class Rows:
     """Some rows of the data: K(X_i, Z), which reads like a matrix, their targets and weights."""
 
-    K_XZ: Any
+    K_XZ: Block
     Y: Tensor
     w: Tensor  # (r, 1)
 

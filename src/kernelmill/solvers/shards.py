@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from ..data import Batch
 from ..distributed.team import Communicator, by_tiles, count, is_alone, shard
 from ..kernels import Points
-from ..ops import KernelProduct, transposed_product
+from ..ops import Block, KernelProduct, transposed_product
 from ..preconditioner import diagonal
 from .eigenpro_setup import Setup
 
@@ -29,9 +28,8 @@ class Temporary:
     sq: Tensor
     weights: Tensor
     memory: Tensor | None
-    alpha_s: Tensor | None = (
-        None  # (s, c) weights of the subsample, where it is not among the centers
-    )
+    # (s, c) weights of the subsample, where it is not among the centers.
+    alpha_s: Tensor | None = None
     used: int = 0
 
     def append(self, X: Points, weights: Tensor) -> None:
@@ -128,9 +126,9 @@ class Blocks:
 
     def __init__(self, K: KernelProduct, X: Points, Z: Points, memory: Tensor | None):
         self.X, self.K, self._Z, self._memory = X, K, Z, memory
-        self._parts: list[tuple[slice, Any]] = []
+        self._parts: list[tuple[slice, Block]] = []
 
-    def add(self, rows: slice) -> Any:
+    def add(self, rows: slice) -> Block:
         wide = -(-len(self._Z) // 8) * 8  # rows of whole 16 bytes
         memory = (
             None if self._memory is None else self._memory[rows.start * wide : rows.stop * wide]
