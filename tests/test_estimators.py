@@ -1,5 +1,6 @@
 """What a user does with the estimators, and what they are told when something is wrong."""
 
+import dataclasses
 import pickle
 import signal
 import threading
@@ -674,3 +675,34 @@ def test_a_model_is_saved_through_a_link(tmp_path):
         model.save(tmp_path / "link")
     assert load(tmp_path / "link").model_.n_centers == 5 and (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path, kind):
+    """As GridSearchCV over np.arange gives them: models and runs are stored as JSON."""
+    g = np.random.default_rng(0)
+    X = g.normal(size=(200, 3))
+    settings = {"n_centers": kind(50), "epochs": kind(2), "solver": "eigenpro4", "random_state": 0}
+    model = KernelRegressor(**settings, checkpoint=tmp_path / "run", checkpoint_every=0)
+    model.fit(X, X[:, 0]).save(tmp_path / "m")
+    assert load(tmp_path / "m").plan_.p == 50 and type(model.plan_.epochs) is int
+
+
+def test_a_resumed_run_that_does_not_fit_this_machine_is_warned_about(tmp_path):
+    g = np.random.default_rng(0)
+    X = g.normal(size=(3000, 3))
+    settings = {"n_centers": 1000, "epochs": 2, "solver": "eigenpro4", "random_state": 0}
+    stop = lambda event: event.kind == "epoch"  # noqa: E731
+    run = {"checkpoint": tmp_path / "run", "checkpoint_every": 0}
+    KernelRegressor(**settings, **run, callbacks=stop).fit(X, X[:, 0])
+    again = KernelRegressor(**settings, **run, resume=True, memory_budget="2MB")
+    with pytest.warns(UserWarning, match="more than the 2 MiB it may"):
+        again.fit(X, X[:, 0])
+
+
+def test_a_plan_of_a_gpu_that_is_not_here_does_not_keep_chunks_from_being_learned():
+    g = np.random.default_rng(0)
+    X = g.normal(size=(300, 3))
+    model = KernelRegressor(n_centers=50, random_state=0).fit(X, X[:, 0])
+    model.set_params(solver=dataclasses.replace(model.plan_, device="cuda:7"))
+    assert model.partial_fit(X, X[:, 0]).score(X, X[:, 0]) > 0.5

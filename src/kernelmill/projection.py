@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .distributed.team import Communicator, count, gather, largest, owns, shard, start_gather
+from .distributed.team import (
+    Communicator,
+    count,
+    gather,
+    is_last,
+    largest,
+    owns,
+    shard,
+    start_gather,
+)
 from .errors import KernelmillError
 from .kernels import Points
 from .ops import KernelProduct, transposed_product
@@ -207,8 +216,8 @@ class Pass:
         Batch j meets only centers that have weight already: p²/2 kernel values in all.
         """
         K, Z, M, F, comm = self.K, self.Z, self.M, self.F, self.comm
-        # (K(Z,Z) + shift) F: what the subsample's weights F V do to r. V is applied to δ at the
-        # end.
+        # (K(Z,Z) + shift) F: what the subsample's weights F V do to r.
+        # V is applied to δ at the end.
         MF = M
         if self.shift is not None:
             MF = M.clone()
@@ -316,7 +325,7 @@ class Pass:
                 factors[j] = self.factor_of(Z_j)
                 continue
             group[j] = self.K.dense64(Z_j, Z_j)
-            if len(group) == together or j + comm.size >= whole:
+            if len(group) == together or is_last(comm, j, whole):
                 factors |= zip(
                     group,
                     inverse_factors(torch.stack(list(group.values())), self.K.dtype),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from .distributed.team import Communicator
+from .distributed.team import Communicator, is_alone
 
 
 class Ends:
@@ -18,11 +18,11 @@ class Ends:
     """
 
     def __init__(self, comm: Communicator):
-        self.wanted, self._terminated, self._ranks = False, False, comm.size
+        self.wanted, self._terminated, self._alone = False, False, is_alone(comm)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        if self._ranks == 1 or threading.current_thread() is not threading.main_thread():
+        if self._alone or threading.current_thread() is not threading.main_thread():
             yield
             return
 

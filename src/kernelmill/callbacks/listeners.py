@@ -47,10 +47,10 @@ class Listeners:
         event = self._validation.add_score(event)
         self.history(event)
         stop = self.stopping(event)
+        shown = event
+        if self._callbacks and event.alpha is not None:
+            shown = replace(event, alpha=self._weights(event.alpha))
         for callback in self._callbacks:
-            shown = (
-                event if event.alpha is None else replace(event, alpha=self._weights(event.alpha))
-            )
             stop = bool(callback(shown)) or stop
         due = self._store.due(event) and leads(self._comm)
         stop, ending, due = any_rank(self._comm, stop, self._ends.wanted, due)

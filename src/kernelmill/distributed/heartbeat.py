@@ -14,8 +14,8 @@ import torch
 from ..errors import InputError
 from .team import TOGETHER
 
-# Seconds that rank 0, whose process has the store, waits at its end for others to hear why it
-# failed.
+# Seconds that rank 0, whose process has the store, waits at its end for
+# others to hear why it failed.
 LINGER = 3.0
 SILENCE = 20.0  # seconds without a word after which a rank is taken for lost
 

@@ -87,6 +87,16 @@ def own_rows(comm: Communicator, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return numbers % comm.size == comm.rank, numbers // comm.size
 
 
+def has_ranks(comm: Communicator, count: int) -> bool:
+    """Whether there are so many ranks."""
+    return comm.size == count
+
+
+def is_last(comm: Communicator, i: int, count: int) -> bool:
+    """Whether no one of `count` after the i-th is this rank's."""
+    return i + comm.size >= count
+
+
 def as_many(comm: Communicator, other: Communicator) -> bool:
     """Whether two jobs have the same number of ranks."""
     return comm.size == other.size

@@ -186,8 +186,8 @@ class Ranks:
                 return storage
             return storage.to(device=self._device)  # type: ignore[attr-defined]  # it has it
 
-        # Sent by this job's own rank 0: what it holds is as much to be trusted as this process
-        # itself.
+        # Sent by this job's own rank 0: what it holds is as much to be
+        # trusted as this process itself.
         return torch.load(
             io.BytesIO(data.numpy().tobytes()), map_location=place, weights_only=False
         )

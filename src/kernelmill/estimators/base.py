@@ -218,7 +218,13 @@ class KernelEstimator(BaseEstimator):
                 around = Surroundings(
                     comm, store, ends, callbacks, self._score_values, bool(self.verbose)
                 )
-                yield Job(self._request(rows.X, opened.drawn), rows, around, self._warm(), opened)
+                yield Job(
+                    self._request(rows.X, self._device(comm), opened.drawn),
+                    rows,
+                    around,
+                    self._warm(),
+                    opened,
+                )
 
     def _read(self, opened: Opened, classes: np.ndarray | None) -> Rows:
         """Checked targets and weights, and features: the rows to train on, and those kept out."""
@@ -228,13 +234,18 @@ class KernelEstimator(BaseEstimator):
         """How well held-out rows are predicted."""
         raise NotImplementedError
 
-    def _request(self, X: DataLike, drawn: int | None = None) -> Request:
+    def _request(self, X: DataLike, device: str, drawn: int | None = None) -> Request:
         """The constructor's arguments, resolved."""
-        device = self.solver.device if isinstance(self.solver, Plan) else self.device
-        where = device_of(torch.device(device).type if isinstance(self.solver, Plan) else device, X)
+        where = device_of(device, X)
         seed = int(self._random(drawn).randint(2**31 - 1))
         params = self.get_params(deep=False)
         return Request.of(params, device=where, early_stopping=self._stops_early(), seed=seed)
+
+    def _device(self, comm: Communicator) -> str:
+        """Where to train: a stored plan says it, but for ranks, which have a GPU each."""
+        if isinstance(self.solver, Plan) and is_alone(comm):
+            return self.solver.device
+        return self.device
 
     def _warm(self) -> Warm | None:
         """The model to go on from, if warm_start asks for it."""
@@ -290,7 +301,7 @@ class KernelEstimator(BaseEstimator):
 
     def _extend(self, chunk: Chunk) -> None:
         """Train on more rows."""
-        request = self._request(chunk.X)
+        request = self._request(chunk.X, self.device)
         before = Continued(
             self.model_, self.plan_, self.ridge_, self.n_iter_, self.history_, self._memory
         )

@@ -238,8 +238,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         used = w > 0
         X, codes, w = X[used.to(X.device)], codes[used], w[used]
         w = self._class_weighted(w, codes, on_the_way=True)
-        # Rows that were not learned yet say how sure the model may be, each chunk in its share of
-        # all.
+        # Rows that were not learned yet say how sure the model may be,
+        # each chunk in its share of all.
         with torch.no_grad():
             values = self.model_(X).cpu().double()
         targets = torch.nn.functional.one_hot(codes, len(self.classes_)).double()
@@ -301,7 +301,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _adopt(self, job: Job, fitted: Fitted) -> None:
         super()._adopt(job, fitted)
         self.confusion_: np.ndarray | None = None
-        self._keep_calibration(self._calibrate(job.rows, fitted))
+        self._keep_calibration(self._calibrate(job.rows))
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
         if self.class_weight is None:
@@ -366,7 +366,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.classes_ = classes
         return torch.from_numpy(codes)
 
-    def _calibrate(self, rows: Rows, fitted: Fitted) -> Calibration:
+    def _calibrate(self, rows: Rows) -> Calibration:
         """From held-out rows; on small data, where none are held out, from leave-one-out
         predictions.
         """
@@ -383,11 +383,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         values_are = loss_of(self.solver).values
         if values_are is Values.LOGITS:  # probabilities are what it learned
             return Calibration.none(c)
-        if (
-            values_are is Values.MARGINS
-            # Values of ±1, and no closed form: sharper than it should be, on the rows that were
-            # learned.
-        ):
+        # Values of ±1 have no closed form: sharper than they should be, on the learned rows.
+        if values_are is Values.MARGINS:
             return calibrate(self._no_grad_values(X), self._one_hot(y), w, shares)
         # The user kept no rows out: leave-one-out on some rows is near enough.
         if len(X) > CHECK_ROWS:

@@ -201,8 +201,8 @@ class Custom(Kernel):
         return K.to(A.x.dtype) if out is None else out.copy_(K)
 
     def diagonal(self, A: Points) -> Tensor:
-        # Blocks of 64 rows: at most 64 times the work of the diagonal, and no assumption on the
-        # function.
+        # Blocks of 64 rows: at most 64 times the work of the diagonal, and
+        # no assumption on the function.
         return torch.cat(
             [
                 torch.diagonal(self.evaluate(A[i : i + 64], A[i : i + 64]))

@@ -133,6 +133,6 @@ class RationalQuadratic(Radial):
         positive("RationalQuadratic", "shape", self.shape)
 
     def profile(self, sq_dist: Tensor) -> Tensor:
-        # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the digits that 1 + r²/(2a) rounds
-        # off.
+        # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the
+        # digits that 1 + r²/(2a) rounds off.
         return sq_dist.div_(2 * self.shape).log1p_().mul_(-self.shape).exp_()

@@ -30,8 +30,8 @@ from .rows import Rows
 log = logging.getLogger("kernelmill")
 
 ROWS = 2000  # on which a model is checked, at most
-# Times the promised error, and of the targets' variance, that a model may have before it is warned
-# about.
+# Times the promised error, and of the targets' variance, that a model may
+# have before it is warned about.
 WORSE = 1.25, 0.01
 DOUBT = 1.05, 0.001  # the same before it is tried in another way
 # Rows times centers up to which a fit is done again: beyond, it is warned about.

@@ -44,7 +44,9 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
     if start.warm is not None and start.warm.model.alpha.dtype == torch.float64:
         precision = "float64"  # weights that large would not survive in fewer digits
     scatter = rows.units.scatter
-    # One that is chosen is above 0.
+    ridge = 1.0  # one that is chosen is above 0
+    if request.ridge is not None:
+        ridge = request.ridge / data.weight
     return Plan(
         "auto",
         source.n,
@@ -58,7 +60,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
         x_bytes=x_bytes,
         seed=request.seed,
         epochs=request.epochs or 0,
-        ridge=(1.0 if request.ridge is None else request.ridge / data.weight),
+        ridge=ridge,
         weight=data.weight,
         scatter=None if scatter is None else scatter.tolist(),
         tile_bytes=data.tile_bytes,
@@ -105,8 +107,8 @@ def _fastest(
     table = solvers.forecast(base)
     log.info("%s", table)
     solver = table.chosen.solver
-    # Epochs are asked of methods that take steps; an exact one was forecast to its end, and goes
-    # there.
+    # Epochs are asked of methods that take steps; an exact one was
+    # forecast to its end, and goes there.
     return solver, replace(base, epochs=0) if solver.exact else base
 
 
@@ -212,16 +214,16 @@ def _tune(
     generator = torch.Generator().manual_seed(task.base.seed)
     sample, ratio = _draw_sample(task, generator)
     if task.request.ridge is None and ratio == 1:
-        # Of the run it may be 0, since few epochs regularise; the kernel is chosen as under the
-        # best ridge.
+        # Of the run it may be 0, since few epochs regularise; the kernel is
+        # chosen as under the best ridge.
         ridge = None
     if solver.criterion == "elbo":
         noise = getattr(solver, "noise", None)
         noise = None if noise is None else (noise / data.rows.units.scale**2).to(sample.X)
         Z = task.start.own
         Z = None if Z is None else Z.to(sample.X)
-        return elbo.tune_elbo(kernel or "auto", ridge, noise, sample, p, Z), len(sample.X)
-    choice = search.tune(kernel or "auto", ridge, sample)
+        return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), len(sample.X)
+    choice = search.tune(kernel, ridge, sample)
     if unset and p > search.LARGE:
         choice = search.rescale(choice, ridge, sample)
         tuned = choice.kernel

@@ -78,7 +78,7 @@ def learn(
     if design is None:
         design = choose(task, generator, clock, promised)
         store.write_choices(choices(task, design), task.team, comm)
-    announce_memory(design.plan)
+    announce_memory(design.plan, data.budget)
     blueprint = Blueprint.of(task, design)
     listeners = listen(task, blueprint, around)
     plan, state = first_state(task, design, listeners)
@@ -90,9 +90,10 @@ def learn(
             task.team,
             design.generator,
         )
-        # 4 prepare, 5 run.
         solve = partial(solvers.drive, task.solver, problem, plan, listeners, state)
-        solution = start.finished(state) or by_team(task, solve, listeners)
+        solution = start.finished(state)
+        if solution is None:  # 4 prepare, 5 run
+            solution = solve() if task.solver.sharded else by_one(comm, solve, listeners)
     except NotFinite:
         if not retry or not may_repeat(request, around.store, comm):
             raise
@@ -100,9 +101,11 @@ def learn(
     else:
         clock.mark()
         fitted = finish(task, design, blueprint, solution, listeners, clock)  # 6 finish
+        del solution
     if not retry:
         return fitted
     repeats = may_repeat(request, store, comm)
+    del problem, solve, state, listeners, blueprint, design, task, data, start  # of the first try
     return verify(request, fitted, partial(learn, rows=rows, around=around, retry=False), repeats)
 
 
@@ -175,12 +178,13 @@ def choices(task: Task, design: Design) -> Choices:
     }
 
 
-def announce_memory(plan: Plan) -> None:
+def announce_memory(plan: Plan, budget: int) -> None:
+    """Warn where a fit, perhaps one that began elsewhere, does not fit this machine."""
     log.info("%s", plan_line(plan))
-    if plan.bytes > plan.budget:
+    if plan.bytes > budget:
         warn(
-            f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the "
-            f"{plan.budget / 2**20:.0f} MiB it may; use fewer centers or a larger memory_budget."
+            f"this fit is predicted to take {plan.bytes / 2**20:.0f} MiB, more than the"
+            f" {budget / 2**20:.0f} MiB it may; use fewer centers or a larger memory_budget."
         )
 
 
@@ -222,11 +226,9 @@ def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan,
     return design.plan, None
 
 
-def by_team(task: Task, solve: Callable[[], Solution], listeners: Listeners) -> Solution:
-    """All ranks solve; or rank 0, where the solver is not sharded, and all get its weights."""
-    if task.solver.sharded:
-        return solve()
-    solution, kept, interrupted, stopped = task.comm.same(
+def by_one(comm: Communicator, solve: Callable[[], Solution], listeners: Listeners) -> Solution:
+    """Rank 0 solves, where the solver is not sharded, and all get its weights."""
+    solution, kept, interrupted, stopped = comm.same(
         lambda: (solve(), listeners.kept(), listeners.interrupted, listeners.stopping.stopped)
     )
     listeners.restore(kept, kept["best"])

@@ -68,14 +68,12 @@ class Request:
         plan = solver if isinstance(solver, Plan) else None
         if plan is not None:
             _refuse_beside_plan(given)
-        whole("epochs", given["epochs"], 1)
-        whole("n_centers", given["n_centers"], 1)
         return cls(
             kernel=resolve_kernel(settings["kernel"]),
-            n_centers=given["n_centers"],
+            n_centers=whole("n_centers", given["n_centers"], 1),
             solver=solvers.resolve(solver) if plan is None and solver is not None else None,
             plan=plan,
-            epochs=given["epochs"],
+            epochs=whole("epochs", given["epochs"], 1),
             ridge=_check_ridge(given["ridge"]),
             centers=_check_centers(given["centers"]),
             device=device,

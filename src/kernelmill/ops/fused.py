@@ -47,8 +47,8 @@ log = logging.getLogger("kernelmill")
 Weights = TypeVar("Weights", Tensor, None)
 
 GROWN = 2.0**SHIFT.value
-# Rows that one cuBLAS product adds up: tensor cores cut off what they add, ordinary additions
-# round.
+# Rows that one cuBLAS product adds up: tensor cores cut off what they
+# add, ordinary additions round.
 RUN = 2048
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
@@ -156,12 +156,8 @@ class Form:
         if self.scale != 1:
             x = x * self.scale
         if self.dtype == torch.float16 and isinstance(self.kernel, Radial):
-            x = x.clamp_(
-                -65504,
-                65504,
-                # So far from every center that K is 0 there too; other kernels overflow, and say
-                # so by NaN.
-            )
+            # So far from every center that K is 0 there too; others overflow, and say so by NaN.
+            x = x.clamp_(-65504, 65504)
         if d == D and not self.two:
             held = x.to(self.dtype).contiguous()
         else:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SHIFT = tl.constexpr(
-    15
-    # K ≤ 1 is held 2^15 times larger when it is split: both float16 parts then keep their digits
-    # down to K = 2^-17.
-)
+# K ≤ 1 is held 2^15 times larger when it is split: both float16 parts keep their digits to 2^-17.
+SHIFT = tl.constexpr(15)
 LOG2E = tl.constexpr(1.4426950408889634)
 PI = tl.constexpr(3.141592653589793)
 
@@ -233,11 +230,8 @@ def block_product(
     out = tl.zeros((BM, C), tl.float32)
     first = split * per_program
     last = tl.minimum(first + per_program, tl.cdiv(N, BN))
-    if (
-        RESIDENT
-        # All features fit one tile: A's rows stay on the chip, and the loop over B is the one
-        # that is pipelined.
-    ):
+    # All features fit one tile: A's rows stay on the chip, and the loop over B is pipelined.
+    if RESIDENT:
         x = a.load([row, 0])
         if TWO:
             x_low = a.load([row, D])

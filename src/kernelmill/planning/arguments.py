@@ -15,12 +15,13 @@ def unless_auto(value: T | Literal["auto"]) -> T | None:
     return None if isinstance(value, str) and value == "auto" else value
 
 
-def whole(name: str, value: object, least: int) -> None:
-    """Raise unless `value` is None or a whole number of at least `least`."""
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, Integral) or value < least
-    ):
+def whole(name: str, value: object, least: int) -> int | None:
+    """A whole number of at least `least`, as Python's own, or None; raises for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(
             f"{name}={value!r} was given, expected a whole number of {least} or more, or None to"
             " have it chosen."
         )
+    return int(value)

@@ -36,6 +36,6 @@ def always(plan: Plan) -> float:
 
 
 def direct_bytes(n: int, p: int) -> int:
-    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z = X needs only the
-    # first two.
+    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z
+    # = X needs only the first two.
     return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES

@@ -108,8 +108,8 @@ def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     side, size = (4096, 4096) if gpu else (1024, 1536)
     A = torch.rand(side, side, dtype=torch.float64, device=place)
     products = 2 * side**3 / _seconds(lambda: A @ A, place)
-    # A large factor is mostly products; what a smaller one takes beyond them is its columns'
-    # latency.
+    # A large factor is mostly products; what a smaller one takes beyond
+    # them is its columns' latency.
     factor = 0.6 * products
     S = torch.eye(size, dtype=torch.float64, device=place) + 1e-3
     column = (

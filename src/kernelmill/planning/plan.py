@@ -33,8 +33,8 @@ class Plan:
     p: int
     # What features are rounded to; sums are float32, or float64 for "float64".
     precision: str = "float32"
-    # The same for solvers that go all the way to their fixed point, where it differs: float64 for
-    # regressions.
+    # The same for solvers that go all the way to their fixed point, where it
+    # differs: float64 for regressions.
     fine: str | None = None
     regression: bool = False  # targets are numbers, not classes
     device: str = "cpu"
@@ -43,8 +43,8 @@ class Plan:
     epochs: int = 1  # passes over the data, or iterations; 0: not asked for, the solver decides
     ridge: float = 0.0  # λ over the mean weight: weights are scaled to mean 1
     weight: float = 1.0  # that mean
-    # Σ w (y − ȳ)² of each output within rows of the same X that were merged into one; None: of
-    # none.
+    # Σ w (y − ȳ)² of each output within rows of the same X that were
+    # merged into one; None: of none.
     scatter: list[float] | None = None
     every_row: bool = False  # Z is X, row for row
     tile_bytes: int = TILE_BYTES

@@ -228,8 +228,8 @@ class Solver(Settings, ABC, Generic[SetupT, StateT]):
     subsamples = False
     loss: losses.Given = "square"  # what it makes small; of some a setting
     stops_early = False  # stopping at the best score of held-out rows is its regularisation
-    # By which bandwidth and ridge are chosen: leave-one-out error, or "elbo", a bound on the
-    # evidence.
+    # By which bandwidth and ridge are chosen: leave-one-out error, or
+    # "elbo", a bound on the evidence.
     criterion = "loo"
     # Its work and memory are shared by all ranks; else rank 0 does it while the others wait.
     rounds_are = "epochs"  # or "iterations": what a report calls them

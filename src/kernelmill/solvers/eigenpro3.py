@@ -23,11 +23,11 @@ from .eigenpro_setup import Setup, prepare_measured, prepare_printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
 from .eigenpro_state import ProjectedState
 
-# Times its lowest loss that an epoch may have at the end before the weights of the best one are
-# taken.
+# Times its lowest loss that an epoch may have at the end before the
+# weights of the best one are taken.
 DRIFT = 4.0
-# Steps, or as many as evaluate REPORT_VALUES kernel values: with a million centers one step takes
-# seconds.
+# Steps, or as many as evaluate REPORT_VALUES kernel values: with a million
+# centers one step takes seconds.
 REPORT_EVERY = 50
 REPORT_VALUES = 10**11
 

@@ -152,8 +152,8 @@ def steps(
         m, eta = len(batch), step_now(plan, state, control.anchored)
         X_m, Y_m, w_m = centers.rows(batch)
         K_mZ = centers.block(X_m, tmp)  # (m, p)
-        # (m, c), (m,), (m, c).
-        f, k, last = centers.predict(K_mZ, alpha, tmp, control.recall(batch.rows))
+        last = control.recall(batch.rows)
+        f, k, last = centers.predict(K_mZ, alpha, tmp, last)  # (m, c), (m,), (m, c)
         e = loss.gradient(f, Y_m)  # (m, c) of the square loss f − Y_m
         g = w_m * e
         tally.add(f, Y_m, w_m, e, g)

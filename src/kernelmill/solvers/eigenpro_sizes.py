@@ -20,8 +20,8 @@ PROJECTIONS = ["cholesky", "carried", "one_pass"]
 
 RECIPES = ["measured", "paper"]
 
-# Rows of Z in a batch of the projection pass: large for a fast block, small beside p for a cheap
-# factor.
+# Rows of Z in a batch of the projection pass: large for a fast block,
+# small beside p for a cheap factor.
 PASS_ROWS = 512
 
 

@@ -213,8 +213,8 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
         loss = sweep.loss(f)
         value = loss + (alpha * pre.ridge(alpha)).sum().item() / plan.n
         if not value <= ROUNDING * state.value:
-            # Every step lowers it but for rounding: the last weights are as good as this precision
-            # gives.
+            # Every step lowers it but for rounding: the last weights are as
+            # good as this precision gives.
             if state.epoch <= 1 and far(10):
                 why = (
                     f"{plan.precision} has no more digits for it: use precision='float64' or a"

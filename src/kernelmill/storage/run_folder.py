@@ -36,7 +36,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ..data.prints import Account, warn_of_copy
-from ..distributed.team import Alone, Communicator, every_rank, is_alone, leads, own_rows
+from ..distributed.team import Alone, Communicator, every_rank, has_ranks, is_alone, leads, own_rows
 from ..errors import CheckpointError, InputError, KernelmillError, warn
 from ..kernels import Kernel
 from ..planning.plan import Plan
@@ -377,11 +377,8 @@ class Run(NoRun):
         self.write(event.state, kept, event.kind == "end" and (enough or event.ended is Ended.DONE))
 
     def write(self, state: State, watch: Watch, finished: bool) -> None:
-        if (
-            self._unwritten
-            # A disk that was full has room again, perhaps; a state without its choices is worth
-            # nothing.
-        ):
+        # A disk that was full may have room again; a state without its choices is worth nothing.
+        if self._unwritten:
             self._write_choices(self._unwritten)
         if self._unwritten:
             return
@@ -549,7 +546,8 @@ def _plain(part: Path) -> dict[str, Json]:
 
 def _read(parts: list[Path], comm: Communicator) -> dict[str, Json]:
     """As many ranks as before read a part each; others look for their rows in all of them."""
-    wanted = [comm.rank] if len(parts) == comm.size else range(len(parts))
+    as_before = has_ranks(comm, len(parts))
+    wanted = [comm.rank] if as_before else range(len(parts))
     found: dict[str, Json] = {}
     dealt: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for k in wanted:
@@ -569,7 +567,7 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Json]:
             }
         found = found or content
         for name, tensor in content.get("dealt", {}).items():
-            if tensor is None or len(parts) == comm.size:
+            if tensor is None or as_before:
                 continue
             number = torch.arange(len(tensor)) * len(parts) + k  # of each row, among all
             mine, place = own_rows(comm, number)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 RIDGES = (1e-10, 1e3)
 
-# Median distances a bandwidth may be: wider is the same model of a smaller ridge, with fewer
-# digits.
+# Median distances a bandwidth may be: wider is the same model of a
+# smaller ridge, with fewer digits.
 NARROWEST, WIDEST = 0.01, 20.0
 
 

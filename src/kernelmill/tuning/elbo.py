@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel, Radial, resolve
+from ..kernels import Kernel, Radial
 from .descent import RIDGES, Reach, minimise
 from .loo import Profile
 from .sample import Sample
@@ -19,7 +19,7 @@ ELBO_ROWS = 4000  # rows on which the bound of a Gaussian process is descended
 
 
 def tune_elbo(
-    kernel: Kernel | str,
+    kernel: Kernel | None,
     ridge: float | None,
     noise: Tensor | None,
     sample: Sample,
@@ -29,13 +29,12 @@ def tune_elbo(
     """The bandwidth and the ridge that maximise Titsias' bound for p inducing points: Z, or the
     first rows of the sample.
 
-    Starts from the leave-one-out choice, which also picks the kernel where it is "auto". ELBO_ROWS
+    Starts from the leave-one-out choice, which also picks the kernel where there is none. ELBO_ROWS
     rows stand for all.
     """
     start = tune(kernel, ridge, sample)
-    given = kernel if not isinstance(kernel, str) else resolve(kernel) if kernel != "auto" else None
     free = isinstance(start.kernel, Radial) and (
-        given is None or (isinstance(given, Radial) and isinstance(given.bandwidth, str))
+        kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
     )
     if not free and ridge is not None:
         return start

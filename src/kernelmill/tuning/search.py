@@ -48,19 +48,17 @@ class Choice:
     error: float
 
 
-def tune(kernel: Kernel | str, ridge: float | None, sample: Sample) -> Choice:
+def tune(kernel: Kernel | None, ridge: float | None, sample: Sample) -> Choice:
     """The kernel with its bandwidth chosen, and the ridge unless it is given.
 
-    A kernel with a bandwidth already set keeps it; "auto" tries several kernels. The cost does not
+    A kernel with a bandwidth already set keeps it; None tries several kernels. The cost does not
     depend on the size of the data. Candidates descend on the leave-one-out error of a few rows,
     then are compared in the regime of the real run: all rows centers, or p centers for n rows in
     the same proportion. The best ridge of the one is far too large for the other.
     """
-    names: list[Kernel | str] = (
-        list(CANDIDATES) if isinstance(kernel, str) and kernel == "auto" else [kernel]
-    )
+    candidates: list[Kernel | str] = list(CANDIDATES) if kernel is None else [kernel]
     choices, starts = [], []
-    for candidate in names:
+    for candidate in candidates:
         start = resolve(candidate)
         free = isinstance(start, Radial) and isinstance(start.bandwidth, str)
         if (
