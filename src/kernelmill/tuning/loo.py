@@ -1,4 +1,4 @@
-"""Leave-one-out residuals in closed form, and radial profiles with a slope."""
+"""Leave-one-out errors of kernel ridge in closed form, with their gradients."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ from ..kernels import Radial
 
 
 class Profile(torch.autograd.Function):
-    """A radial profile with its slope by a central difference: exact to about ten digits for any
-    profile, smooth or not.
-    """
+    """A radial profile with its slope."""
 
     @staticmethod
     def forward(ctx, sq_dist: Tensor, kernel: Radial) -> Tensor:
-        step = 1e-5
-        up, down = kernel.profile(sq_dist * (1 + step)), kernel.profile(sq_dist * (1 - step))
-        ctx.save_for_backward(
-            torch.where(sq_dist > 0, (up - down) / (2 * step * sq_dist.clamp(min=1e-300)), 0.0)
-        )
+        ctx.save_for_backward(kernel.slope(sq_dist))
         return kernel.profile(sq_dist.clone())
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
         return grad * slope, None
 
@@ -33,7 +27,38 @@ def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
 
     Leading axes are batches.
     """
+    inverse = _inverse(K, ridge)
+    return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
+
+
+class LeaveOneOut(torch.autograd.Function):
+    """Σ w r² of the leave-one-out residuals r of kernel ridge, with its gradient in closed form.
+
+    With C = K_λ⁻¹, a = CY, d = diag C and r = a/d, the slope by K_λ is C diag(v) C − C u aᵀ, where
+    e = 2wr, u = e/d and v_i = Σ_l e_il a_il / d_i²: one product, where going back through the
+    factor takes three times as long. Leading axes are batches.
+    """
+
+    @staticmethod
+    def forward(ctx, K: Tensor, Y: Tensor, ridge: Tensor, w: Tensor) -> Tensor:
+        C = _inverse(K, ridge)
+        a = C @ Y
+        r = a / C.diagonal(dim1=-2, dim2=-1)[..., None]
+        ctx.save_for_backward(C, a, r, w)
+        return (w[..., None] * r * r).sum()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        C, a, r, w = ctx.saved_tensors
+        d = C.diagonal(dim1=-2, dim2=-1)
+        e = 2 * w[..., None] * r
+        v = (e * a).sum(-1) / d**2
+        slope = (C * v[..., None, :]) @ C - (C @ (e / d[..., None])) @ a.mT
+        return grad * slope, None, grad * slope.diagonal(dim1=-2, dim2=-1), None
+
+
+def _inverse(K: Tensor, ridge: Tensor) -> Tensor:
+    """(K + ridge)⁻¹, with a ridge of its own against rounding."""
     size = K.detach().diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     L = torch.linalg.cholesky(K + torch.diag_embed(ridge + 1e-10 * K.shape[-1] * size))
-    inverse = torch.cholesky_inverse(L)
-    return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
+    return torch.cholesky_inverse(L)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..kernels import Kernel, Radial, resolve
 from ..projection import NotPositiveDefinite, factor
 from .descent import NARROWEST, RIDGES, WIDEST, Reach, minimise
-from .loo import Profile, loo_residuals
+from .loo import LeaveOneOut, Profile, loo_residuals
 from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 
 log = logging.getLogger("kernelmill")
@@ -224,8 +224,8 @@ def _descend(
             )
             moved = theta[varying]
             penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
-        residual = loo_residuals(gram, Y, lam / w)
-        return torch.log((w[:, None] * residual * residual).sum() / w.sum() + 1e-300) + penalty
+        total = LeaveOneOut.apply(gram, Y, lam / w, w)
+        return torch.log(total / w.sum() + 1e-300) + penalty
 
     if parameters:
         minimise(error, parameters, theta if start is None else None)
