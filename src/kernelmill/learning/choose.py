@@ -186,9 +186,15 @@ def _choose_kernel(task: Task) -> Choice:
         used = kernels.in_range(kernel, data.source.some(512).X)
         weight *= kernels.magnification(kernel, used) ** (2 * (used.homogeneity or 0))
         kernel = used
-    if warm is not None:
+    if warm is not None and kernel is not None:
         given = warm.ridge if request.ridge is None else request.ridge
-        return Choice(warm.model.kernel if kernel is None else kernel, given / weight)
+        return Choice(kernel, given / weight)
+    return _tuned_or_given(task, kernel, weight)
+
+
+def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
+    """What the user left open is chosen on a sample; the rest stays as it was given."""
+    request, data = task.request, task.data
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact
     # solution needs a ridge.
     free = request.ridge is None and task.solver.needs_ridge

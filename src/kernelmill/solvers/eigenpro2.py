@@ -97,8 +97,31 @@ class LossPasses(Passes):
         return (self.w * self.epoch.loss.value(Y - r - self.shift[:, None] * alpha, Y)).sum()
 
 
+class Passing(Solver[Passes, PassState]):
+    """What EigenPro 2 and 1 share: every row is a center, an epoch is a pass over all of them."""
+
+    m: int | None
+    state = PassState
+    needs_ridge = True
+    every_row = True
+    sharded = True
+    # Each batch is one of all rows: rows that come sorted would need a smaller step.
+    subsamples = True
+
+    def takes(self, loss: Loss) -> bool:
+        return loss.is_smooth
+
+    def prepare(
+        self, problem: Problem, plan: Plan, state: PassState | None
+    ) -> tuple[Passes, PassState]:
+        return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
+
+    def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
+        return epochs(problem, setup, state)
+
+
 @dataclass(eq=False)
-class EigenPro2(Solver[Passes, PassState]):
+class EigenPro2(Passing):
     """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`.
 
     An epoch evaluates n²/2 kernel values. The default five epochs bring the loss to within a tenth
@@ -110,14 +133,6 @@ class EigenPro2(Solver[Passes, PassState]):
     m: int | None = None
     loss: losses.Given = "square"
     name = "eigenpro2"
-    state = PassState
-    needs_ridge = True
-    every_row = True
-    sharded = True
-    subsamples = True
-
-    def takes(self, loss: Loss) -> bool:
-        return loss.is_smooth
 
     def plan(self, base: Plan) -> Plan:
         require_every_row(base)
@@ -132,17 +147,9 @@ class EigenPro2(Solver[Passes, PassState]):
     def offers(cls, sizes: Plan) -> list[Offer]:
         return [Offer("eigenpro2", cls(), sizes)] if sizes.every_row else []
 
-    def prepare(
-        self, problem: Problem, plan: Plan, state: PassState | None
-    ) -> tuple[Passes, PassState]:
-        return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
-
-    def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
-        return epochs(problem, setup, state)
-
 
 @dataclass(eq=False)
-class EigenPro1(Solver[Passes, PassState]):
+class EigenPro1(Passing):
     """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`.
 
     Takes n² memory and n³ operations once. With the default epochs as near to the direct solution
@@ -153,15 +160,6 @@ class EigenPro1(Solver[Passes, PassState]):
     m: int | None = None
     loss: losses.Given = "square"
     name = "eigenpro1"
-    state = PassState
-    needs_ridge = True
-    every_row = True
-    sharded = True
-    # Each batch is one of all rows: rows that come sorted would need a smaller step.
-    subsamples = True
-
-    def takes(self, loss: Loss) -> bool:
-        return loss.is_smooth
 
     def plan(self, base: Plan) -> Plan:
         require_every_row(base)
@@ -180,14 +178,6 @@ class EigenPro1(Solver[Passes, PassState]):
                 " which takes that of a subsample."
             )
         return plan
-
-    def prepare(
-        self, problem: Problem, plan: Plan, state: PassState | None
-    ) -> tuple[Passes, PassState]:
-        return prepare_passes(problem, plan, state, self.m, losses.resolve(self.loss))
-
-    def rounds(self, problem: Problem, setup: Passes, state: PassState) -> Iterator[Report]:
-        return epochs(problem, setup, state)
 
 
 def prepare_passes(

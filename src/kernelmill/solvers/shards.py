@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data import Batch
-from ..distributed.team import Communicator, by_tiles, count, is_alone, shard
+from ..distributed.team import Communicator, by_tiles, count, is_alone, own_rows, shard
 from ..kernels import Points
 from ..ops import Block, KernelProduct, transposed_product
 from ..preconditioner import diagonal
@@ -112,7 +112,8 @@ class Shards:
 
     def has(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Of rows of the data: which of them this rank keeps, and where."""
-        return (rows % self._comm.size == self._comm.rank)[:, None], rows // self._comm.size
+        mine, place = own_rows(self._comm, rows)
+        return mine[:, None], place
 
     @property
     def alone(self) -> bool:
