@@ -13,7 +13,7 @@ import torch
 from conftest import make_problem
 from kernelmill.distributed.threads import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
-from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
+from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, bind, frame
 from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4
 from test_kernels import EVERY
 
@@ -38,8 +38,7 @@ def rows(n, d, seed, offset=0.0):
 def products(kernel, Z, precision, tile_bytes=1 << 20):
     origin, spread = frame(kernel, Z)
     return tuple(
-        KernelProduct(kernel, origin, precision, DEVICE, tile_bytes, spread, use_fused=use)
-        for use in (True, False)
+        bind(kernel, origin, precision, DEVICE, tile_bytes, spread, use) for use in (True, False)
     )
 
 

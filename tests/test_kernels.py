@@ -40,6 +40,7 @@ EVERY = [
     kernels.ArcCosine(order=0),
     kernels.ArcCosine(order=1),
     kernels.ArcCosine(order=2),
+    kernels.Sum([Laplacian(1.5), Gaussian(0.7)], [0.3, 0.7]),
 ]
 
 

@@ -7,6 +7,8 @@ from typing import cast
 from ..errors import InputError, one_of
 from .base import Custom, Kernel, KernelFunction, Points, Scale, positive, shrunk_norms
 from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK, in_range, magnification
+from .features import ENCODINGS, Features, encode_columns
+from .mixture import Sum
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
 
 NAMED: dict[str, type[Kernel]] = {
@@ -21,6 +23,7 @@ NAMED: dict[str, type[Kernel]] = {
         Polynomial,
         ReluNTK,
         ArcCosine,
+        Sum,
     )
 }
 
@@ -47,6 +50,8 @@ __all__ = [
     "ArcCosine",
     "Custom",
     "DotProduct",
+    "ENCODINGS",
+    "Features",
     "Gaussian",
     "GeneralisedExponential",
     "Kernel",
@@ -60,6 +65,8 @@ __all__ = [
     "RationalQuadratic",
     "ReluNTK",
     "Scale",
+    "Sum",
+    "encode_columns",
     "in_range",
     "magnification",
     "positive",

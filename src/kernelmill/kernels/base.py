@@ -61,12 +61,16 @@ class Kernel(Settings):
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(own, name, value.detach().clone())
-            elif isinstance(value, (np.ndarray, list, dict)):
+            elif isinstance(value, (np.ndarray, list, dict, Settings)):
                 setattr(own, name, copy.deepcopy(value))
         return own
 
     def validate(self, d: int) -> None:
         """Raise InputError where the settings do not fit rows of d features."""
+
+    def width(self, d: int) -> int:
+        """How many features a row of d columns becomes."""
+        return d
 
     def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
         """The map from rows to features.
@@ -74,6 +78,18 @@ class Kernel(Settings):
         `origin` is subtracted where that leaves K unchanged: it keeps digits, not meaning.
         """
         return lambda X: X.to(dtype)
+
+    def features_of(self, X: Tensor) -> Tensor:
+        """Features of rows before bandwidths and metrics: each is of one column."""
+        return X
+
+    def per_feature(self, G: Tensor) -> Tensor:
+        """Gradients (…, D) by `features_of` a row, from those by its embedding."""
+        return G
+
+    def per_column(self, G: Tensor, X: Tensor) -> Tensor:
+        """Gradients (r, …, d) by columns of the rows X, from those by their embedding."""
+        return self.per_feature(G)
 
     def squares(self, x: Tensor) -> Tensor:
         """Squared norms of features, as `evaluate` wants them."""
@@ -171,12 +187,21 @@ class Scale:
         ] = {}  # the same numbers on other devices: copied once, not at every batch
 
     def apply(self, X: Tensor) -> Tensor:
+        factor = self._on(X)
+        return X @ factor if self.values.ndim == 2 else X / factor
+
+    def chain(self, G: Tensor) -> Tensor:
+        """Gradients (…, d) by raw rows, from those by features."""
+        factor = self._on(G)
+        return G @ factor.T if self.values.ndim == 2 else G / factor
+
+    def _on(self, X: Tensor) -> Tensor:
         key = X.device, X.dtype
         if key not in self._there:
             self._there[key] = (self.whiten if self.values.ndim == 2 else self.values).to(
                 X.device, X.dtype
             )
-        return X @ self._there[key] if self.values.ndim == 2 else X / self._there[key]
+        return self._there[key]
 
 
 KernelFunction = Callable[[Tensor, Tensor], Tensor]

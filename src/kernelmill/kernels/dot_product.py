@@ -30,6 +30,9 @@ class DotProduct(Kernel):
         scale = Scale(type(self).__name__, self.bandwidth)
         return lambda X: scale.apply(X.to(torch.promote_types(X.dtype, dtype))).to(dtype)
 
+    def per_feature(self, G: Tensor) -> Tensor:
+        return Scale(type(self).__name__, self.bandwidth).chain(G)
+
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
         dot = torch.mm(A.x, B.x.T, out=out)
         K = self.profile(dot, A.sq[:, None], B.sq[None, :])

@@ -6,20 +6,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
 from .base import Kernel, Points, Scale, positive, shrunk_norms
+from .features import Features
 
 
 @dataclass(eq=False)
 class Radial(Kernel):
-    """K(x, z) = profile(r²), r = ‖x − z‖ / bandwidth, profile(0) = 1."""
+    """K(x, z) = profile(r²), r = ‖ψ(x) − ψ(z)‖ / bandwidth, profile(0) = 1.
+
+    ψ are the `features` of a row; without any, the row itself.
+    """
 
     bandwidth: object = 1.0  # see Scale; "auto" in an estimator
+    features: Features | None = field(default=None, kw_only=True)
     translation_invariant = True
 
     def profile(self, sq_dist: Tensor) -> Tensor:
@@ -36,21 +41,42 @@ class Radial(Kernel):
         return torch.where(sq_dist > 0, (up - down) / (2 * step * sq_dist.clamp(min=1e-300)), 0.0)
 
     def validate(self, d: int) -> None:
+        if self.features is not None:
+            self.features.validate(d)
+            d = len(self.features)
         Scale(type(self).__name__, self.bandwidth, d)
+
+    def width(self, d: int) -> int:
+        return d if self.features is None else len(self.features)
 
     def embedding(self, origin: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
         scale = Scale(type(self).__name__, self.bandwidth)
+        features = self.features
+        if features is not None:
+            origin = features.apply(origin[None])[0]
         there = {(origin.device, origin.dtype): origin}
 
         def embed(X: Tensor) -> Tensor:
             # The shift is done in the wider of the two precisions: a column like 4,000,000 ± 100
             # keeps its ± 100 in float32.
             wide = torch.promote_types(X.dtype, dtype)
+            X = X.to(wide) if features is None else features.apply(X.to(wide))
             if (X.device, wide) not in there:
                 there[X.device, wide] = origin.to(X.device, wide)
-            return scale.apply(X.to(wide) - there[X.device, wide]).to(dtype)
+            return scale.apply(X - there[X.device, wide]).to(dtype)
 
         return embed
+
+    def features_of(self, X: Tensor) -> Tensor:
+        return X if self.features is None else self.features.encode(X)
+
+    def per_feature(self, G: Tensor) -> Tensor:
+        G = Scale(type(self).__name__, self.bandwidth).chain(G)
+        return G if self.features is None else self.features.unmap(G)
+
+    def per_column(self, G: Tensor, X: Tensor) -> Tensor:
+        G = self.per_feature(G)
+        return G if self.features is None else self.features.chain(G, X)
 
     def squares(self, x: Tensor) -> Tensor:
         return shrunk_norms(x)

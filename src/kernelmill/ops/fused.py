@@ -165,13 +165,20 @@ class Form:
             held[:, :d] = x
             if self.two:
                 held[:, D : D + d] = x - held[:, :d].float()
-        sq = torch.empty(len(x), dtype=torch.float32, device=x.device)
-        if len(x):
+        return Points(held, self.norms(held))
+
+    def norms(self, held: Tensor) -> Tensor:
+        """(r,) squared norms of features as they are held."""
+        D = held.shape[1] // (1 + self.two)
+        sq = torch.empty(len(held), dtype=torch.float32, device=held.device)
+        if len(held):
             BK = min(self.tile, triton.next_power_of_2(D))
             rows = TensorDescriptor.from_tensor(held, [64, BK])
-            with _on(x):
-                norms[(triton.cdiv(len(x), 64),)](rows, sq, len(x), D, BM=64, BK=BK, TWO=self.two)
-        return Points(held, sq)
+            with _on(held):
+                norms[(triton.cdiv(len(held), 64),)](
+                    rows, sq, len(held), D, BM=64, BK=BK, TWO=self.two
+                )
+        return sq
 
     def wide(self, A: Points) -> Tensor:
         """The features that A holds, in float64 and in units of the bandwidth."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..kernels import Kernel, Points
+from ..kernels import Kernel, Points, Sum
 
 try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
     from . import fused
@@ -49,11 +49,12 @@ def frame(
     """
     count = total(torch.tensor(float(len(Z)), dtype=torch.float64, device=Z.device))
     origin = total(Z.sum(0, dtype=torch.float64)) / count
-    embed, step = kernel.embedding(origin, torch.float32), max(1, CHUNK // max(1, Z.shape[1]))
+    width = max(1, kernel.width(Z.shape[1]))
+    embed, step = kernel.embedding(origin, torch.float32), max(1, CHUNK // width)
     square = torch.zeros((), dtype=torch.float64, device=Z.device)
     for i in range(0, len(Z), step):
         square += embed(Z[i : i + step]).square().sum(dtype=torch.float64)
-    return origin, math.sqrt(max((total(square) / (count * max(1, Z.shape[1]))).item(), 0.0))
+    return origin, math.sqrt(max((total(square) / (count * width)).item(), 0.0))
 
 
 def distortion(
@@ -68,13 +69,14 @@ def distortion(
     range of the sums.
     """
     origin, spread = frame(kernel, Z)
-    embed, step = kernel.embedding(origin, torch.float64), max(1, CHUNK // max(1, Z.shape[1]))
+    width = max(1, kernel.width(Z.shape[1]))
+    embed, step = kernel.embedding(origin, torch.float64), max(1, CHUNK // width)
     reach = torch.cat([embed(Z[i : i + step]).norm(dim=1) for i in range(0, len(Z), step)])
     some = torch.linspace(0, len(Z) - 1, min(len(Z), SAMPLE), device=Z.device).round().long()
     Z = Z[torch.unique(torch.cat([reach.topk(min(len(Z), SAMPLE)).indices, some]))]
     X = torch.cat([Z, X.to(Z)])
     near, true = (
-        (K := KernelProduct(kernel, origin, each, device, tile_bytes, spread))
+        (K := bind(kernel, origin, each, device, tile_bytes, spread))
         .dense(K.points(X), K.points(Z))
         .double()
         for each in (precision, "float64")
@@ -101,7 +103,8 @@ def fuses(kernel: Kernel) -> bool:
     """Whether there is a fused kernel for this one: Triton is installed, and the fused room has its
     profile.
     """
-    return fused is not None and fused.form_of(kernel, "float32", 1.0) is not None
+    parts = kernel.parts if isinstance(kernel, Sum) else [kernel]
+    return fused is not None and all(fused.form_of(each, "float32", 1.0) for each in parts)
 
 
 def on_chip(precision: str, d: int) -> int:
@@ -172,7 +175,7 @@ class KernelProduct:
 
     def points(self, X: Tensor) -> Points:
         """Rows of X as the kernel sees them, on the device, in the precision asked for."""
-        step = max(1, CHUNK // max(1, X.shape[1]))
+        step = max(1, CHUNK // max(1, self.kernel.width(X.shape[1])))
         if len(X) <= step:
             return self._points(X)
         first = self._points(X[:step])
@@ -182,8 +185,12 @@ class KernelProduct:
             x[i : i + step], sq[i : i + step] = part.x, part.sq
         return Points(x, sq)
 
+    def embed(self, X: Tensor) -> Tensor:
+        """Features of rows, on the device, before they are rounded."""
+        return self._embed(X.to(self.device, non_blocking=self.device.type == "cuda"))
+
     def _points(self, X: Tensor) -> Points:
-        x = self._embed(X.to(self.device, non_blocking=self.device.type == "cuda"))
+        x = self.embed(X)
         if self.precision == "tf32":
             x = round_to_tf32(x)
         if self._form is not None:
@@ -196,6 +203,12 @@ class KernelProduct:
                 ).half()
             x = half.float() / self._scale
         return self.kernel.points(x)
+
+    def hold(self, x: Tensor) -> Points:
+        """Points of features that are held as `points` gives them."""
+        assert self._form is not None
+        held = x.contiguous()
+        return Points(held, self._form.norms(held))
 
     def _wide(self, A: Points) -> Points:
         """The same points in float64: their features as they were rounded, their norms anew."""
@@ -340,6 +353,94 @@ class KernelProduct:
                 cols,
                 self.kernel.evaluate(A[rows], B[cols], out=buffer[: high * wide].view(high, wide)),
             )
+
+
+def bind(
+    kernel: Kernel,
+    origin: Tensor,
+    precision: str,
+    device: torch.device,
+    tile_bytes: int,
+    spread: float = 1.0,
+    use_fused: bool | None = None,
+) -> KernelProduct:
+    """The product of this kernel; see KernelProduct."""
+    given = (origin, precision, device, tile_bytes, spread)
+    if isinstance(kernel, Sum):
+        parts = [KernelProduct(part, *given, use_fused=use_fused) for part in kernel.parts]
+        if all(part.is_fused for part in parts):
+            return SumProduct(kernel, parts, *given)
+    return KernelProduct(kernel, *given, use_fused=use_fused)
+
+
+class SumProduct(KernelProduct):
+    """A sum of kernels, each with a fused product of its own.
+
+    Points hold what every part sees, side by side; norms are made anew for each product, which
+    costs little beside it.
+    """
+
+    def __init__(
+        self,
+        kernel: Sum,
+        parts: list[KernelProduct],
+        origin: Tensor,
+        precision: str,
+        device: torch.device,
+        tile_bytes: int,
+        spread: float,
+    ):
+        super().__init__(kernel, origin, precision, device, tile_bytes, spread, use_fused=False)
+        self._parts, self._shares = parts, kernel.shares
+        # Of a row without a value: how wide each part's points are.
+        empty = origin[None][:0].to(device)
+        self._widths = [part.points(empty).x.shape[1] for part in parts]
+
+    @property
+    def is_fused(self) -> bool:
+        return True
+
+    def _points(self, X: Tensor) -> Points:
+        x = torch.cat([part._points(X).x for part in self._parts], 1)
+        return Points(x, torch.zeros(len(x), dtype=self.dtype, device=x.device))
+
+    def _each(self, *sides: Points) -> Iterator[tuple[KernelProduct, float, list[Points]]]:
+        """Every part, its weight, and its own points."""
+        split = [side.x.split(self._widths, 1) for side in sides]
+        for part, share, *own in zip(self._parts, self._shares, *split, strict=True):
+            yield part, share, [part.hold(x) for x in own]
+
+    def diagonal(self, A: Points) -> Tensor:
+        return self.kernel.diagonal(A)
+
+    def dense(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = torch.empty(len(A), len(B), dtype=self.dtype, device=A.x.device)
+        out.zero_()
+        high = max(1, self.tile_bytes // (4 * max(1, len(B))))
+        for part, share, (a, b) in self._each(A, B):
+            for i in range(0, len(A), high):
+                out[i : i + high].add_(part.dense(a[i : i + high], b), alpha=share)
+        return out
+
+    def dense64(self, A: Points, B: Points) -> Tensor:
+        values = [share * part.dense64(a, b) for part, share, (a, b) in self._each(A, B)]
+        return torch.stack(values).sum(0)
+
+    def block(self, A: Points, B: Points, room: Tensor | None) -> Block:
+        if room is None:
+            return Recomputed(self, A, B)
+        return self.dense(A, B, room[: len(A) * len(B)].view(len(A), len(B)))
+
+    def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
+        values = [share * part.matmul(a, b, v) for part, share, (a, b) in self._each(A, B)]
+        return torch.stack(values).sum(0)
+
+    def rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
+        return self.matmul(B, A, g)
+
+    def expression(self, X: Tensor, B: Points, v: Tensor) -> Tensor:
+        raise InputError("a model is exported from the CPU; move it there first: model.cpu().")
 
 
 def round_to_tf32(x: Tensor) -> Tensor:

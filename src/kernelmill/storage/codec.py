@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import kernels, losses, solvers
 from ..data import Columns
-from ..kernels import Kernel
+from ..kernels import Features, Kernel
 from ..losses import Loss
 from ..planning.plan import Plan
 from ..solvers import Solver
@@ -156,6 +156,7 @@ ENCODERS: dict[type | tuple[type, ...], Callable[..., Json]] = {
     dict: _encode_dict,
     (list, tuple): _encode_list,
     Kernel: _encode_kernel,
+    Features: lambda value, key, tensors: {"$features": encode(value.get_params(), key, tensors)},
     Columns: lambda value, key, tensors: {"$columns": encode(value.get_params(), key, tensors)},
     Plan: lambda value, key, tensors: {"$plan": value.to_dict()},
     Loss: _encode_loss,
@@ -173,6 +174,7 @@ DECODERS: dict[str, Callable[[Json, Tensors], object]] = {
     ),
     "$item": lambda value, tensors: decode(value["$item"], tensors)[0],
     "$kernel": _decode_kernel,
+    "$features": lambda value, tensors: Features(**decode(value["$features"], tensors)),
     "$columns": lambda value, tensors: Columns(**decode(value["$columns"], tensors)),
     "$plan": lambda value, tensors: Plan.from_dict(value["$plan"]),
     "$solver": lambda value, tensors: solvers.NAMED[value["$solver"]](
