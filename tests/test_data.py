@@ -141,6 +141,7 @@ def test_columns_become_the_features_they_say(from_frame):
         "colour: red",
         "colour: missing",
         "shop: target 0",
+        "shop: count",
     ]
     assert encoder.names == names
     out = encoder.encode(opened(FRAME, 0), 0, N)

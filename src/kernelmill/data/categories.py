@@ -1,4 +1,4 @@
-"""Columns of names as numbers: one-hot, by their mean targets, or hashed."""
+"""Columns of names as numbers: one-hot, in their order, by their mean targets, or hashed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Category:
     """How one column of names becomes numbers."""
 
     name: str
-    how: str  # "one_hot", "target" or "hash"
+    how: str  # "one_hot", "ordered", "target" or "hash"
     width: int
     values: list[str | None] = field(default_factory=list)  # by code; None is a missing value
     table: np.ndarray | None = None  # (values + 1, width) of each code; the last, of unseen values
     folds: np.ndarray | None = None  # (FOLDS, values + 1, width) without a fold's rows; not stored
+    features: list[str] = field(default_factory=list)  # names of them; early models stored none
 
     @cached_property
     def names(self) -> Names:
@@ -33,9 +34,15 @@ class Category:
     @property
     def labels(self) -> list[str]:
         """Names of its features, behind the column's."""
+        if self.features:
+            return self.features
         if self.how == "one_hot" and self.width:
             return ["missing" if value is None else value for value in self.values]
         return [f"{self.how} {i}" for i in range(self.width)]
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.values) or 'many'} values, {self.how.replace('_', ' ')} encoded"
 
     def encode(self, texts: np.ndarray, fold: np.ndarray | None) -> np.ndarray:
         """(rows, width). `fold`: of each row, whose targets do not count; -1 where all do."""
@@ -64,7 +71,8 @@ class Category:
         if self.how == "hash":
             return
         fits = (
-            self.how in ("one_hot", "target")
+            self.how in ("one_hot", "ordered", "target")
+            and len(self.features) in (0, self.width)
             and self.table is not None
             and self.table.shape == (len(self.values) + 1, self.width)
             and np.isfinite(self.table).all()

@@ -8,6 +8,8 @@ from ..errors import InputError, one_of
 from ..params import Settings
 from .tables import Table
 
+WAYS = ("one_hot", "ordered", "target", "hash", "numbers")
+
 
 @dataclass(eq=False)
 class Columns(Settings):
@@ -16,7 +18,9 @@ class Columns(Settings):
     (the mean, and a column that says so) or "refuse"; one_hot: the most distinct values that get a
     column each; beyond: "target" (the mean target of the category, never the row's own) or "hash",
     for columns with more; hash_size: columns of a hash; standardise: None for named columns but not
-    for a matrix."""
+    for a matrix; how: what becomes of a column of names or texts, by its name: "one_hot",
+    "ordered", "target", "hash" or "numbers" (those inside its texts), or a list of its values in
+    their order, lowest first."""
 
     features: list[str] | None = None
     categorical: list[str] | None = None
@@ -25,6 +29,7 @@ class Columns(Settings):
     beyond: str = "target"
     hash_size: int = 16
     standardise: bool | None = None
+    how: dict[str, str | list[str]] | None = None
 
     def check(self) -> None:
         for name, value, allowed in (
@@ -46,11 +51,36 @@ class Columns(Settings):
                 raise InputError(
                     f"columns: {name}={value!r} was given, expected a list of column names."
                 )
+        self._check_how()
+
+    def _check_how(self) -> None:
+        if self.how is not None and not isinstance(self.how, dict):
+            raise InputError(
+                f"columns: how={self.how!r} was given, expected a dictionary from column names to"
+                f" one of {', '.join(WAYS)}, or a list of values in order."
+            )
+        for name, way in (self.how or {}).items():
+            if isinstance(way, str):
+                if way not in WAYS:
+                    raise one_of(f"columns: how of {name!r}", way, list(WAYS))
+                continue
+            listed = isinstance(way, (list, tuple)) and all(isinstance(v, str) for v in way)
+            if not listed or len(set(way)) != len(way) or len(way) < 2:
+                raise InputError(
+                    f"columns: how of {name!r} is {way!r}, expected one of {', '.join(WAYS)}, or a"
+                    " list of two or more different texts, lowest first."
+                )
+
+    @property
+    def ways(self) -> dict[str, str | list[str]]:
+        """What was said of how columns become features."""
+        return self.how or {}
 
     @property
     def kinds(self) -> dict[str, str]:
         """Of the columns of which something was said."""
-        return dict.fromkeys(self.categorical or [], "text")
+        named = [name for name, way in self.ways.items() if way != "numbers"]
+        return dict.fromkeys([*(self.categorical or []), *named], "text")
 
     def named(self, table: Table) -> Table:
         """The table with numbers that are names as texts."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import dates
+from .amounts import Amounts, Forms
 from .categories import Category, checksums, fold_of, meanings, texts_before
 from .checks import check_finite, is_clean, refuse
 from .tables import Table
@@ -29,7 +30,7 @@ class Encoder:
     shift: np.ndarray  # (their columns,) what is taken off, and what a missing value becomes
     scale: np.ndarray  # what is divided by
     flagged: np.ndarray  # columns that had missing values: each gets a column that says where
-    categories: list[Category]
+    categories: list[Category | Amounts]
     kind: str  # of the features: "float32", or the matrix's own
     missing: str = "impute"
     order: list[str] = field(default_factory=list)  # the fields as they stood in the table
@@ -70,6 +71,24 @@ class Encoder:
         flags = [f"{columns[i].removesuffix(': days')} is missing" for i in self.flagged]
         made = [f"{each.name}: {label}" for each in self.categories for label in each.labels]
         return [*columns, *flags, *made]
+
+    @property
+    def sources(self) -> list[tuple[str, int]]:
+        """The field that each feature was made of, and the place in it where it is a matrix."""
+        of_numbers = [
+            (name, i)
+            for name, width in zip(self.numbers, self.widths, strict=True)
+            for i in (range(width) if name not in self.dates else [0] * len(dates.PARTS))
+        ]
+        of_flags = [of_numbers[i] for i in self.flagged]
+        of_names = [(each.name, 0) for each in self.categories for _ in range(each.width)]
+        return [*of_numbers, *of_flags, *of_names]
+
+    @property
+    def columns(self) -> list[int]:
+        """A number for each feature's source, in the order in which they come."""
+        known = {source: i for i, source in enumerate(dict.fromkeys(self.sources))}
+        return [known[source] for source in self.sources]
 
     def over(self, table: Table) -> Table:
         """A table with fields of the kinds that were learned, whatever it holds itself."""
@@ -133,7 +152,7 @@ class Encoder:
         k = len(self.shift) + len(self.flagged)
         for category in self.categories:
             texts = block[category.name]
-            if not self.kinds:
+            if isinstance(category, Category) and not self.kinds:
                 texts = texts_before(texts, category)
             elif category.how == "hash":
                 texts = meanings(texts)
@@ -154,13 +173,14 @@ class Encoder:
     def to_dict(self) -> dict[str, object]:
         left_out = ("categories", "by_content", "constant")
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
-        made = [{**asdict(category), "folds": None} for category in self.categories]
+        made = [asdict(category) for category in self.categories]
+        made = [{name: each[name] for name in each if name != "folds"} for each in made]
         return {**kept, "categories": made}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Encoder:
         """What `to_dict` gave. ValueError where its parts do not fit each other."""
-        made = [Category(**category) for category in values["categories"]]
+        made = [_text_column(category) for category in values["categories"]]
         found = cls(**{**values, "categories": made})
         found._validate()
         for category in found.categories:
@@ -188,6 +208,13 @@ class Encoder:
         widths = dict(zip(self.numbers, self.widths, strict=True))
         if any(widths[name] != len(dates.PARTS) for name in self.dates):
             raise ValueError("the encoder's dates do not fit its columns")
+
+
+def _text_column(values: dict[str, Any]) -> Category | Amounts:
+    """What was stored of a column of texts."""
+    if values["how"] == "numbers":
+        return Amounts(**{**values, "forms": Forms(**values["forms"])})
+    return Category(**values)
 
 
 def matrix(name: str, d: int, kind: str) -> Encoder:

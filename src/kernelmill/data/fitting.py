@@ -10,15 +10,17 @@ import numpy as np
 
 from ..errors import InputError, warn
 from . import dates
+from .amounts import Amounts
 from .categories import FOLDS, Category, checksums, fold_of
 from .checks import check_finite, is_clean, refuse
 from .columns import Columns
 from .encoder import Encoder, date_columns, in_parts, numbered
+from .kinds import WORDS
 from .summary import Counts, Moments
 from .tables import Table
+from .text_columns import text_column
 
 PRIOR = 10.0  # rows that a category's mean target is drawn towards the common mean by
-MOST_OUTPUTS = 16  # columns of targets that a category may be encoded by; with more it is hashed
 DIFFERENT = 3  # different rows per value of a category, from which a row's content says its fold
 
 
@@ -89,8 +91,13 @@ def learn(
     if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
         refuse(lost, given.labels, table.where)
     encoder = _scaled(columns, given, moments, lost)
-    encoder.categories = [_category(columns, name, counts[name], Y) for name in given.texts]
-    by_target = [category for category in encoder.categories if category.how == "target"]
+    encoder.categories = [
+        text_column(columns, name, counts[name], _outputs(Y)) for name in given.texts
+    ]
+    _scale_amounts(columns, encoder, table, train, w)
+    by_target = [
+        each for each in encoder.categories if isinstance(each, Category) and each.how == "target"
+    ]
     encoder.by_content = _by_target(by_target, table, names, Y, train, w)
     if not encoder.d:
         raise InputError(f"{table.where} has no feature that differs between rows.")
@@ -122,7 +129,23 @@ def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
             raise InputError(
                 f"columns: categorical names {name!r}, which is a matrix, expected a column."
             )
+    for name, way in columns.ways.items():
+        _check_way(table, names, name, way)
     return names
+
+
+def _check_way(table: Table, names: list[str], name: str, way: str | list[str]) -> None:
+    """Raise unless a column of which the user says how it is encoded is a feature of that kind."""
+    field = table.field(name)
+    if name not in names:
+        raise InputError(f"columns: how names {name!r}, which is no feature; leave it out.")
+    if field.width > 1:
+        raise InputError(f"columns: how names {name!r}, which is a matrix, expected a column.")
+    if way == "numbers" and field.kind not in ("text", "empty"):
+        raise InputError(
+            f"columns: how of {name!r} is 'numbers', expected texts with numbers inside, and it"
+            f" holds {WORDS[field.kind]}; leave it out."
+        )
 
 
 def _summarise(
@@ -132,15 +155,15 @@ def _summarise(
     moments, counts = Moments(sum(given.widths)), {name: Counts() for name in given.texts}
     for a, b in itertools.pairwise(table.cuts):
         block, inside = table.read(given.names, a, b), train[a:b]
+        weights = None if w is None else w[a:b][inside]
         if given.numbers:
             values = in_parts(block, given.numbers, given.dated)
             if not is_clean(values):
                 known = np.where(np.isnan(values), 0, values)
                 check_finite(known, given.labels, table.where)
-            weights = None if w is None else w[a:b][inside]
             moments.add(values if inside.all() else values[inside], weights)
         for name, found in counts.items():
-            found.add(block[name][inside])
+            found.add(block[name][inside], weights)
     moments.add_rest()
     return moments, counts
 
@@ -171,22 +194,39 @@ def _scaled(columns: Columns, given: _Fields, moments: Moments, lost: np.ndarray
     )
 
 
-def _category(columns: Columns, name: str, counts: Counts, Y: np.ndarray) -> Category:
-    if counts.values is None:
-        return Category(name, "hash", columns.hash_size)
-    values = sorted(counts.values, key=lambda value: (value is None, value or ""))
-    # As little as a constant number: what was never seen there must not count either.
-    if len(values) == 1:
-        return Category(name, "one_hot", 0, values, np.zeros((2, 0), np.float32))
-    if len(values) <= columns.one_hot:
-        table = np.concatenate(
-            [np.eye(len(values), dtype=np.float32), np.zeros((1, len(values)), np.float32)]
-        )
-        return Category(name, "one_hot", len(values), values, table)
-    outputs = int(Y.max()) + 1 if Y.ndim == 1 else Y.shape[1]
-    if columns.beyond == "hash" or outputs > MOST_OUTPUTS:
-        return Category(name, "hash", columns.hash_size)
-    return Category(name, "target", 1 if Y.ndim == 1 and outputs == 2 else outputs, values)
+def _outputs(Y: np.ndarray) -> int:
+    """Columns of the targets; one of two classes, for the other follows from it."""
+    if Y.ndim == 2:
+        return Y.shape[1]
+    classes = int(Y.max()) + 1
+    return 1 if classes == 2 else classes
+
+
+def _scale_amounts(
+    columns: Columns, encoder: Encoder, table: Table, train: np.ndarray, w: np.ndarray | None
+) -> None:
+    """Means and deviations of the numbers inside texts, in a pass over those columns."""
+    amounts = {each.name: each for each in encoder.categories if isinstance(each, Amounts)}
+    if not amounts:
+        return
+    found = {name: Moments(len(each.forms.labels)) for name, each in amounts.items()}
+    for a, b in itertools.pairwise(table.cuts):
+        block, inside = table.read(list(amounts), a, b), train[a:b]
+        weights = None if w is None else w[a:b][inside]
+        for name, each in amounts.items():
+            found[name].add(each.forms.read(block[name][inside]), weights)
+    place = len(encoder.shift) + len(encoder.flagged)
+    for category in encoder.categories:
+        if isinstance(category, Amounts):
+            moments = found[category.name]
+            moments.add_rest()
+            varies = moments.deviation > 1e-12 * np.maximum(np.abs(moments.mean), 1e-300)
+            scaled = varies & (columns.standardise is not False)
+            category.shift = moments.mean
+            category.scale = np.where(scaled, moments.deviation, 1.0)
+            category.flagged = bool(moments.lost.any())
+            encoder.constant += (place + np.flatnonzero(~varies)).tolist()
+        place += category.width
 
 
 def _by_target(
@@ -210,11 +250,11 @@ def _by_target(
     codes, content = _codes(categories, table, names)
     different = len(np.unique(content[rows]))
     by_content = different >= DIFFERENT * max(len(c.values) for c in categories)
-    width = categories[0].width
-    sums = {c.name: np.zeros((FOLDS, len(c.values) + 1, width)) for c in categories}
+    outputs = _outputs(Y)
+    sums = {c.name: np.zeros((FOLDS, len(c.values) + 1, outputs)) for c in categories}
     counts = {c.name: np.zeros((FOLDS, len(c.values) + 1, 1)) for c in categories}
     weight = np.ones(len(train)) if w is None else w
-    for part, y in _targets(Y, rows, weight, width):
+    for part, y in _targets(Y, rows, weight, outputs):
         fold = fold_of(content[part] if by_content else part)
         for c in categories:
             place = fold, codes[c.name][part]
@@ -226,7 +266,26 @@ def _by_target(
         others, fewer = total - sums[c.name], many - counts[c.name]
         c.table = ((total + PRIOR * mean) / (many + PRIOR)).astype(np.float32)
         c.folds = ((others + PRIOR * mean) / (fewer + PRIOR)).astype(np.float32)
+        _add_count(c, many)
     return by_content
+
+
+def _add_count(category: Category, many: np.ndarray) -> None:
+    """One more feature: the logarithm of how often a value occurs, standardised over the rows;
+    where all occur equally often it says nothing."""
+    assert category.table is not None
+    assert category.folds is not None
+    log = np.log1p(many)
+    mean = np.average(log, weights=many)
+    spread = np.sqrt(np.average((log - mean) ** 2, weights=many))
+    if spread < 1e-9:
+        return
+    code = ((log - mean) / spread).astype(np.float32)
+    category.features = [*category.labels, "count"]
+    category.table = np.concatenate([category.table, code], 1)
+    folds = np.broadcast_to(code, (FOLDS, *code.shape))
+    category.folds = np.concatenate([category.folds, folds], 2)
+    category.width += 1
 
 
 def _codes(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .amounts import Words, count_forms
+
 MOST_VALUES = 100_000  # distinct values of a column that are counted; with more it is hashed
 CHUNK = 8_192  # rows whose moments are computed at once: the same bits however the table is cut
 
@@ -58,15 +60,35 @@ class Moments:
 
 
 class Counts:
-    """How often each value occurs, until there are too many of them."""
+    """How many rows each text of a column has; with too many texts, each form of them (amounts.py).
+    A weight of k is k rows."""
 
     def __init__(self) -> None:
-        self.values: dict[str | None, int] | None = {}
+        self.values: dict[str | None, float] | None = {}
+        self._forms: dict[Words, float] | None = None
 
-    def add(self, texts: np.ndarray) -> None:
+    def add(self, texts: np.ndarray, w: np.ndarray | None) -> None:
+        found: dict[str | None, float] = {}
+        many = [1] * len(texts) if w is None else w.tolist()
+        for text, rows in zip(texts.tolist(), many, strict=True):
+            found[text] = found.get(text, 0) + rows
+        if self.values is not None:
+            for text, rows in found.items():
+                self.values[text] = self.values.get(text, 0) + rows
+            if len(self.values) > MOST_VALUES:
+                found, self.values, self._forms = self.values, None, {}
         if self.values is None:
+            self._add_forms(found)
+
+    def _add_forms(self, found: dict[str | None, float]) -> None:
+        if self._forms is None:
             return
-        for text in texts.tolist():
-            self.values[text] = self.values.get(text, 0) + 1
-        if len(self.values) > MOST_VALUES:
-            self.values = None
+        for words, rows in count_forms(found).items():
+            self._forms[words] = self._forms.get(words, 0) + rows
+        if len(self._forms) > MOST_VALUES:
+            self._forms = None
+
+    @property
+    def forms(self) -> dict[Words, float]:
+        """How many rows each form has; none where there are too many."""
+        return count_forms(self.values) if self.values is not None else self._forms or {}

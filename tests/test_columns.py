@@ -1,0 +1,504 @@
+"""Columns of texts as features: names with an order, numbers inside texts, how often a name occurs,
+and what a user may say of them; missing values of every kind.
+"""
+
+import math
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kernelmill
+from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor
+from kernelmill.data import Encoder, learn, opened
+from kernelmill.data.amounts import count_forms, find_forms, take_apart
+from kernelmill.data.scales import find_order, read_range
+
+g = np.random.default_rng(0)
+N = 1200
+SETTINGS = dict(
+    kernel=kernelmill.kernels.Laplacian(4.0),
+    n_centers=200,
+    solver="falkon",
+    ridge=0.1,
+    random_state=0,
+)
+YEARS, MONTHS = g.integers(40, 99, N), g.integers(0, 12, N)
+PRICES, STOREYS = g.integers(100, 2_000_000, N), g.integers(0, 12, N)
+SHOP = np.array([f"shop {i}" for i in (60 * g.random(N) ** 2).astype(int)], dtype=object)
+
+
+def lease(years, months):
+    """As people write it: one month is no plural, and none is left out."""
+    rest = {0: "", 1: " 01 month"}.get(int(months), f" {months:02d} months")
+    return f"{years} years{rest}"
+
+
+def table():
+    rows = pd.DataFrame(
+        {
+            "lease": [lease(*each) for each in zip(YEARS, MONTHS, strict=True)],
+            "price": [f"Rs. {price:,}" for price in PRICES],
+            "storey": [f"{3 * i + 1:02d} TO {3 * i + 3:02d}" for i in STOREYS],
+            "size": g.choice(["small", "medium", "large"], N).astype(object),
+            "shop": SHOP,
+        }
+    )
+    rows.loc[::40, "lease"] = None
+    rows.loc[7, "lease"] = "freehold"
+    rows.loc[::33, "size"] = None
+    rows["y"] = YEARS / 10 + MONTHS / 120 + np.log(PRICES) + STOREYS / 3
+    return rows
+
+
+ROWS = table()
+FEATURES = ROWS.drop(columns="y")
+Y = ROWS["y"].to_numpy()
+STRANGE = pd.DataFrame(
+    {
+        "lease": ["none", "7 years 3 weeks", "100 years", None, "99 years 1 month"],
+        "price": ["Rs. 1,2000", "free", "Rs. 1,200,000.55", "Rs. 7", "rs. 7"],
+        "storey": ["99 TO 101", "ground", "01 TO 03", None, "04 TO 06"],
+        "size": ["tiny", None, "large", "LARGE", "small"],
+        "shop": ["shop 3", "shop 999", None, "", "shop 4"],
+    }
+)
+
+
+def learned(values, columns=None, y=Y, w=None):
+    """An encoder of one column of texts, or of a table."""
+    rows = values if isinstance(values, pd.DataFrame) else pd.DataFrame({"a": values})
+    y = np.arange(len(rows), dtype=float) if len(rows) != len(y) else y
+    y = y[:, None] if y.ndim == 1 and y.dtype.kind == "f" else y
+    every = np.ones(len(rows), bool)
+    return learn(columns or Columns(), opened(rows, 0), [], y, every, True, w)
+
+
+def encoded(encoder, rows, **how):
+    rows = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame({"a": rows})
+    return encoder.encode(opened(rows, 0), 0, len(rows), **how)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return KernelRegressor(**SETTINGS).fit(ROWS, "y")
+
+
+# ---- orders
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["01 TO 03", "04 TO 06", "13 TO 15"],
+        ["<18", "18-24", "25-34", "65+"],
+        ["Under 18", "18 to 24", "25 to 34 years", "65 and over"],
+        ["Less than $40K", "$40K - $60K", "$60K - $80K", "$120K +"],
+        ["10k-20k", "20k–30k", "100k+"],
+        ["0", "1", "2", "3+"],
+        ["< 1 year", "2 years", "3 years", "10+ years"],
+        ["2 rooms", "3 rooms", "5 rooms"],
+        ["Fair", "Good", "Very Good", "Premium", "Ideal"],
+        ["I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF"],
+        ["low", "medium", "high"],
+        ["Light_Load", "Medium_Load", "Maximum_Load"],
+        ["small", "medium", "large", "XL"],
+        ["never", "sometimes", "often", "always"],
+        ["Strongly disagree", "Disagree", "Neutral", "Agree", "Strongly agree"],
+        ["None", "Mild", "Moderate", "Severe"],
+        ["F", "C-", "B+", "A", "A+"],
+        ["F", "D", "C", "B", "A"],
+        ["1st", "2nd", "3rd"],
+        ["Q1", "Q2", "Q3", "Q4"],
+        ["D", "E", "F", "G", "H"],
+        ["HS-grad", "Some-college", "Bachelors", "Masters", "Doctorate"],
+    ],
+    ids=lambda names: names[0],
+)
+def test_an_order_is_told_from_the_texts(names):
+    order = find_order({name: 1 for name in reversed(names)})
+    places = [order.places[name] for name in names]
+    assert places == sorted(places) and len(set(map(tuple, places))) == len(names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["red", "green", "blue"],
+        ["shop 1", "shop 2", "shop 3"],
+        ["001", "002", "003"],
+        ["A", "B", "C"],  # too few letters to be an order
+        ["A", "C", "F", "K"],
+        ["3 red", "4 blue", "5 green"],
+        ["City Hotel", "Resort Hotel"],
+        ["low", "high"],  # one-hot says as much
+        ["low", "medium", "high", "red", "green"],
+        ["K1A 0B6", "M5V 2T6", "H2X 1Y4"],
+        ["10-5", "7-2", "9-8"],
+    ],
+    ids=lambda names: names[0],
+)
+def test_no_order_is_seen_where_there_is_none(names):
+    assert find_order({name: 1 for name in names}) is None
+
+
+@pytest.mark.parametrize(
+    "names", [["Jan", "Feb", "June", "December"], ["Monday", "Tuesday", "Sunday"]]
+)
+def test_the_calendar_is_an_order_where_it_is_told(names):
+    counts = {name: 1 for name in reversed(names)}
+    assert find_order(counts) is None
+    assert sorted(counts, key=find_order(counts, told=True).places.get) == names
+
+
+def test_values_beside_an_order_keep_their_column():
+    names = ["low"] * 40 + ["medium"] * 30 + ["high"] * 30 + ["Unknown"] * 50 + [None] * 10
+    encoder = learned(np.array(names, dtype=object))
+    assert encoder.names == [
+        f"a: {label}" for label in ("order", *sorted({*names} - {None}), "missing")
+    ]
+    out = encoded(encoder, np.array(["Unknown", None, "never seen", "low"], dtype=object))
+    assert (out[:3, 0] == 0).all() and out[3, 0] < 0
+    assert (out[:, 1:].sum(1) == [1, 1, 0, 1]).all()
+
+
+def test_an_ordered_number_is_standardised_over_the_rows():
+    names = np.array(["low", "medium", "high"], dtype=object)[g.integers(0, 3, 500)]
+    order = encoded(learned(names), names)[:, 0]
+    assert abs(order.mean()) < 1e-6 and abs(order.std() - 1) < 1e-6
+    weights = g.integers(1, 4, 500).astype(float)
+    heavy = encoded(learned(names, w=weights), names)[:, 0]
+    repeated = np.repeat(names, weights.astype(int))
+    np.testing.assert_allclose(heavy, encoded(learned(repeated), names)[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("13 TO 15", (13, 15)),
+        ("<5", (-math.inf, 5)),
+        ("65+", (65, math.inf)),
+        ("1.5k-2k", (1500, 2000)),
+    ],
+)
+def test_ranges_are_read(text, span):
+    assert read_range(text)[:2] == span
+
+
+# ---- numbers inside texts
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "numbers"),
+    [
+        (["83 years 05 months", "94 years"], ["year", "month"], [[83, 5], [94, 0]]),
+        (["3.5 kg", "350 g", "2 kg"], ["g"], [[3500], [350], [2000]]),
+        (["Rs. 1,200", "Rs. 12,345,678.5", "Rs. 9"], ["number"], [[1200], [12345678.5], [9]]),
+        (["€1.5M", "€300K", "€0"], ["number"], [[1.5e6], [3e5], [0]]),
+        (["-5 °C", "5 °C", "12.5 °C"], ["°"], [[-5], [5], [12.5]]),
+        (["12:30", "08:05", "23:59"], ["number 1", "number 2"], [[12, 30], [8, 5], [23, 59]]),
+        (["3 x 4", "10 x 2", "1 x 1"], ["number 1", "number 2"], [[3, 4], [10, 2], [1, 1]]),
+    ],
+    ids=lambda value: str(value[0]),
+)  # fmt: skip
+def test_numbers_are_read_from_texts(texts, labels, numbers):
+    forms = find_forms(count_forms({text: 1 for text in texts}))
+    assert forms.labels == labels
+    np.testing.assert_allclose(forms.read(np.array(texts, dtype=object)), numbers)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [f"shop {i}" for i in range(50)],
+        [f"{i}{'ABCD'[i % 4]}" for i in range(50)],  # house numbers
+        [f"{i:03d}-{7 * i % 100}" for i in range(50)],
+        [f"{i} {street} street" for i in range(10) for street in ("oak", "elm", "main", "high")],
+        [f"10.0.{i}.1" for i in range(50)],
+        [f"user{i}@example.com" for i in range(50)],
+        [f"{i} kg" for i in range(40)] + ["heavy", "light", "so so"] * 5,
+    ],
+    ids=lambda texts: texts[1],
+)  # fmt: skip
+def test_numbers_of_things_are_names(texts):
+    assert find_forms(count_forms(dict.fromkeys(texts, 1))) is None
+
+
+def test_a_text_is_taken_apart_in_one_way():
+    assert take_apart("Rs. 1,200.50 (net)") == (("Rs. ", " (net)"), [1200.5])
+    assert take_apart("9" * 400)[0] != ("", "")  # no number is infinite
+    forms = find_forms(count_forms({"5 kg": 1, "7 kg": 1}))
+    odd = ["1,2005 kg", "1,234,567,890,123,456,789 kg", "9" * 400 + " kg", " 5 kg", "5 kg ", "5kg"]
+    assert np.isnan(forms.read(np.array(odd, dtype=object))).all()
+
+
+def test_few_texts_with_numbers_are_numbers_and_names():
+    texts = np.array([lease(60 + i % 4, i % 3) for i in range(600)], dtype=object)
+    encoder = learned(texts)
+    assert encoder.names[:2] == ["a: year", "a: month"] and encoder.d == 2 + len(set(texts))
+    assert encoder.columns == [0] * encoder.d
+
+
+def test_more_texts_than_are_counted_may_hold_numbers(monkeypatch):
+    texts = np.array([f"{x:.6f} kg" for x in g.random(500)], dtype=object)
+    whole = learned(texts)
+    monkeypatch.setattr("kernelmill.data.summary.MOST_VALUES", 50)
+    few = learned(texts)
+    assert few.names == ["a: g"]
+    np.testing.assert_array_equal(encoded(few, texts), encoded(whole, texts))
+
+
+# ---- a table of all of them
+
+
+def test_columns_become_what_their_texts_say(model):
+    names = ["lease: year", "lease: month", "lease: missing", "price: number", "storey: order"]
+    names += [f"storey: {name}" for name in sorted(set(ROWS["storey"]))]
+    names += [f"size: {name}" for name in ("order", "large", "medium", "small", "missing")]
+    assert model.encoder_.names == [*names, "shop: target 0", "shop: count"]
+    places = [names.index(first) for first in ("lease: year", "price: number", "storey: order")]
+    columns = model.encoder_.columns
+    assert [columns[i] for i in places] == [0, 1, 2] and max(columns) == 4
+    out = encoded(model.encoder_, FEATURES)
+    np.testing.assert_allclose(np.corrcoef(out[:, 3], PRICES)[0, 1], 1, rtol=1e-6)
+    assert (out[:, 2] == (ROWS["lease"].isna() | (ROWS["lease"] == "freehold"))).all()
+    assert np.isfinite(out).all() and model.score(ROWS, "y") > 0.9
+
+
+def test_what_was_never_seen_is_finite(model):
+    out = encoded(model.encoder_, STRANGE)
+    assert np.isfinite(out).all() and np.isfinite(model.predict(STRANGE)).all()
+    assert (out[[0, 1, 3], 2] == 1).all() and (out[[0, 1, 3], :2] == 0).all()
+    assert out[2, 0] > out[4, 0] > encoded(model.encoder_, FEATURES)[:, 0].max() - 0.1
+
+
+def test_onnx_reads_the_same_texts(tmp_path, model):
+    model.to_onnx(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    odd = ["Rs. 1,2345", "Rs. 9" + ",999" * 5, "Rs. 9" + ",999" * 6, "Rs. 0.5", "Rs. " + "7" * 16]
+    more = STRANGE.assign(price=odd)
+    for rows in (FEATURES, STRANGE, more, FEATURES[:1], FEATURES[:0]):
+        inputs = {name: rows[name].fillna("").to_numpy(object) for name in rows}
+        (out,) = session.run(None, inputs)
+        assert len(out) == len(rows)
+        if len(rows):
+            np.testing.assert_allclose(out, model.predict(rows), atol=1e-9)
+
+
+def test_a_stored_model_has_the_same_features(tmp_path, model):
+    model.save(tmp_path / "m")
+    again = kernelmill.load(tmp_path / "m")
+    assert again.encoder_.names == model.encoder_.names
+    for rows in (FEATURES, STRANGE):
+        np.testing.assert_array_equal(encoded(again.encoder_, rows), encoded(model.encoder_, rows))
+        np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+
+
+@pytest.mark.parametrize("change", ["words", "slots", "scale"])
+def test_stored_numbers_that_do_not_fit_are_refused(model, change):
+    stored = model.encoder_.to_dict()
+    amounts = stored["categories"][0]
+    if change == "words":
+        amounts["forms"]["words"][0] = ["", "", ""]
+    elif change == "slots":
+        amounts["forms"]["slots"][0][0] = 9
+    else:
+        amounts["scale"] = np.zeros(2)
+    with pytest.raises(ValueError, match="numbers in texts do not fit"):
+        Encoder.from_dict(stored)
+
+
+def test_files_and_frames_give_the_same_encoder(tmp_path, model):
+    pq.write_table(pa.Table.from_pandas(ROWS), tmp_path / "t.parquet", row_group_size=100)
+    ROWS.to_csv(tmp_path / "t.csv", index=False)
+    for file in ("t.parquet", "t.csv"):
+        streamed = learn(Columns(), opened(tmp_path / file, 0), ["y"], Y[:, None], np.ones(N, bool))
+        assert streamed.names == model.encoder_.names
+        np.testing.assert_array_equal(
+            encoded(streamed, FEATURES), encoded(model.encoder_, FEATURES)
+        )
+
+
+def test_the_order_of_rows_does_not_matter():
+    order = g.permutation(N)
+    first, second = (
+        learned(FEATURES),
+        learned(FEATURES.iloc[order].reset_index(drop=True), y=Y[order]),
+    )
+    assert first.names == second.names
+    np.testing.assert_allclose(encoded(first, STRANGE), encoded(second, STRANGE), atol=1e-6)
+
+
+# ---- names with many values
+
+
+def test_how_often_a_name_occurs_is_a_feature():
+    encoder = learned(SHOP)
+    assert encoder.names == ["a: target 0", "a: count"]
+    count = encoded(encoder, SHOP)[:, 1]
+    _, place, many = np.unique(SHOP, return_inverse=True, return_counts=True)
+    log = np.log1p(many)[place]
+    np.testing.assert_allclose(count, (log - log.mean()) / log.std(), atol=1e-5)
+    unseen = encoded(encoder, np.array(["shop 999"], dtype=object))[0, 1]
+    np.testing.assert_allclose(unseen, -log.mean() / log.std(), atol=1e-5)
+    np.testing.assert_array_equal(encoded(encoder, SHOP, training=True)[:, 1], count)
+
+
+def test_a_count_that_is_the_same_everywhere_says_nothing():
+    names = np.array([f"n{i % 100}" for i in range(1000)], dtype=object)
+    assert learned(names).names == ["a: target 0"]
+
+
+def test_a_weight_counts_as_so_many_rows():
+    weights = g.integers(1, 4, N)
+    heavy = learned(SHOP, w=weights.astype(float))
+    many = np.repeat(np.arange(N), weights)
+    repeated = learned(SHOP[many], y=Y[many])
+    np.testing.assert_allclose(encoded(heavy, SHOP)[:, 1], encoded(repeated, SHOP)[:, 1], atol=1e-5)
+
+
+def test_a_rows_own_target_is_not_in_its_code():
+    """Whatever one row's target becomes, its own code in training stays."""
+    before = encoded(learned(SHOP), SHOP, training=True)
+    changed = Y.copy()
+    changed[5], changed[6] = changed[6], changed[5]  # mean and deviation stay
+    after = encoded(learned(SHOP, y=changed), SHOP, training=True)
+    same = SHOP[5] == SHOP
+    assert SHOP[5] != SHOP[6] and not np.allclose(before[same, 0], after[same, 0])
+    np.testing.assert_allclose(before[[5, 6], 0], after[[5, 6], 0], atol=1e-6)
+
+
+def test_classes_have_a_code_each_and_one_count():
+    labels = np.arange(N) % 3
+    assert learned(SHOP, y=labels).names == [*(f"a: target {i}" for i in range(3)), "a: count"]
+    model = KernelClassifier(**SETTINGS).fit(pd.DataFrame({"a": SHOP}), labels)
+    assert np.isfinite(model.predict_proba(pd.DataFrame({"a": ["shop 3", "shop 999"]}))).all()
+
+
+# ---- what a user says
+
+
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [
+        ("one_hot", ["large", "medium", "small", "missing"]),
+        ("target", ["target 0", "count"]),
+        ("hash", [f"hash {i}" for i in range(16)]),
+        ("ordered", ["order", "large", "medium", "small", "missing"]),
+        (["large", "small", "medium"], ["order", "large", "medium", "small", "missing"]),
+    ],
+)
+def test_how_a_column_is_encoded_can_be_said(how, names):
+    encoder = learned(ROWS[["size"]], Columns(how={"size": how}))
+    assert encoder.names == [f"size: {name}" for name in names]
+    if isinstance(how, list):
+        order = encoded(encoder, pd.DataFrame({"size": how}))[:, 0]
+        assert (np.diff(order) > 0).all()
+
+
+def test_numbers_and_names_can_be_chosen_for_many_values():
+    assert learned(SHOP, Columns(how={"a": "numbers"})).names == ["a: number"]
+    lease_ = ROWS[["lease"]]
+    assert learned(lease_, Columns(how={"lease": "target"})).names[0] == "lease: target 0"
+    many = learned(lease_, Columns(how={"lease": "one_hot"}))
+    assert many.d == lease_["lease"].nunique() + 1
+    order = sorted(set(SHOP), key=lambda name: int(name.split()[1]))
+    assert learned(SHOP, Columns(how={"a": order})).names == ["a: order"]
+
+
+def test_codes_in_an_order_may_be_numbers():
+    encoder = learned(pd.DataFrame({"a": np.arange(N) % 3}), Columns(how={"a": ["2", "0", "1"]}))
+    order = encoded(encoder, pd.DataFrame({"a": [2, 0, 1]}))[:, 0]
+    assert encoder.kinds == ["text"] and (np.diff(order) > 0).all()
+
+
+def test_what_is_said_of_columns_is_stored(tmp_path):
+    how = {"size": ["small", "medium", "large"], "shop": "hash"}
+    columns = Columns(features=["size", "shop"], how=how)
+    KernelRegressor(**SETTINGS, columns=columns).fit(ROWS, "y").save(tmp_path / "m")
+    assert kernelmill.load(tmp_path / "m").columns.how == how
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"a": "sorted"}, "how of 'a'='sorted' is not known"),
+        ({"a": ["x", "x"]}, "list of two or more different texts"),
+        ({"a": 3}, "how of 'a' is 3, expected one of"),
+        ("ordered", "expected a dictionary from column names"),
+        ({"b": "target"}, "'b'"),
+        ({"a": "ordered"}, "no order can be told from values such as 'blue', 'green', 'red'"),
+        ({"a": ["low", "high"]}, "its values are others, such as 'blue', 'green', 'red'"),
+        ({"a": "numbers"}, "expected texts that are nearly all written in a few ways"),
+        ({"x": "numbers"}, "and it holds numbers; leave it out"),
+    ],
+)
+def test_what_cannot_be_said_of_columns_is_one_sentence(how, message):
+    rows = pd.DataFrame({"a": ["red", "green", "blue"] * 20, "x": np.arange(60.0)})
+    with pytest.raises(InputError, match=message):
+        learned(rows, Columns(how=how))
+
+
+def test_columns_that_are_no_features_cannot_be_encoded():
+    with pytest.raises(InputError, match="how names 'shop', which is no feature"):
+        learned(FEATURES, Columns(features=["size"], how={"shop": "target"}))
+
+
+def test_a_value_that_is_not_in_the_given_order_is_said():
+    with pytest.warns(UserWarning, match="does not list 'medium'"):
+        encoder = learned(ROWS[["size"]], Columns(how={"size": ["small", "large"]}))
+    assert encoded(encoder, pd.DataFrame({"size": ["medium"]}))[0, 0] == 0
+
+
+def test_texts_written_otherwise_are_said(model):
+    with pytest.warns(UserWarning, match="are not written as in the training data"):
+        model.predict(FEATURES.assign(lease="83 Jahre"))
+
+
+# ---- missing values
+
+
+MISSING = pd.DataFrame(
+    {
+        "flag": [True, False, None, True] * 25,
+        "day": pd.to_datetime(["2024-01-05", None, "2024-06-01", "2025-03-09"] * 25),
+        "name": ["x", None, "y", "x"] * 25,
+        "text": [None] * 100,
+        "nothing": np.full(100, np.nan),
+        "whole": np.arange(100.0),
+    }
+)
+
+
+def test_missing_values_of_every_kind_are_a_signal():
+    encoder = learned(MISSING)
+    assert dict(zip(encoder.order, encoder.kinds, strict=True))["flag"] == "boolean"
+    flags = [name for name in encoder.names if "missing" in name]
+    assert flags == ["flag is missing", "day is missing", "name: missing"]
+    out = dict(zip(encoder.names, encoded(encoder, MISSING).T, strict=True))
+    assert (out["flag is missing"] == MISSING["flag"].isna()).all()
+    assert (out["day is missing"] == MISSING["day"].isna()).all()
+    assert (out["flag"][2::4] == 0).all() and (out["day: days"][1::4] == 0).all()
+    assert all(np.isfinite(values).all() for values in out.values())
+
+
+def test_what_was_empty_or_whole_in_training_has_no_flag():
+    encoder = learned(MISSING)
+    model = KernelRegressor(**SETTINGS).fit(MISSING, np.arange(100.0))
+    np.testing.assert_array_equal(
+        model.predict(MISSING.assign(nothing=7.0, text="new")), model.predict(MISSING)
+    )
+    out = encoded(encoder, MISSING.assign(whole=np.nan))
+    out = dict(zip(encoder.names, out.T, strict=True))
+    assert "whole is missing" not in out and (out["whole"] == 0).all()
+
+
+def test_a_minus_is_part_of_the_number():
+    found = find_order(dict.fromkeys(["-10 C", "-5 C", "0 C", "5 C", "10 C"], 9))
+    numbers = [found.places[text][0] for text in ("-10 C", "-5 C", "0 C", "5 C", "10 C")]
+    assert numbers == sorted(numbers) and len(set(numbers)) == 5
+    assert read_range("-5 to 5").low == -5
+    assert read_range("1b") is None and read_range("$1b").low == 1e9
