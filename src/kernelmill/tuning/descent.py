@@ -15,6 +15,8 @@ RIDGES = (1e-10, 1e3)
 # smaller ridge, with fewer digits.
 NARROWEST, WIDEST = 0.01, 20.0
 
+FACTORS = (0.3, 1.0, 3.0, 10.0)  # of the median distance that a bandwidth may start from
+
 
 @dataclass(frozen=True)
 class Reach:
@@ -45,7 +47,11 @@ class Reach:
 
 
 def minimise(
-    error: Callable[[], Tensor], parameters: list[Tensor], scan: Tensor | None, steps: int = 15
+    error: Callable[[], Tensor],
+    parameters: list[Tensor],
+    scan: Tensor | None,
+    steps: int = 15,
+    factors: tuple[float, ...] = FACTORS,
 ) -> None:
     """A coarse scan of the common bandwidth where asked for, then L-BFGS.
 
@@ -66,7 +72,7 @@ def minimise(
     if scan is not None:
         start = scan.detach().clone()
         with torch.no_grad():
-            for factor_ in (0.3, 1.0, 3.0, 10.0):
+            for factor_ in factors:
                 scan.copy_(start + math.log(factor_))
                 note(value_of(error))
         restore()

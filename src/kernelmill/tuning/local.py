@@ -45,10 +45,12 @@ ON_CPU, ON_GPU = Effort(32, 256, 1), Effort(128, 768, 2)  # 4 s on two cores, 3 
 
 
 def refine_locally(
-    kernel: Radial, source: Source, p: int, budget: int, generator: torch.Generator
+    kernel: Radial, groups: Tensor, source: Source, p: int, budget: int, generator: torch.Generator
 ) -> Radial:
-    """The kernel with a bandwidth for each feature changed to suit neighbourhoods among p rows;
-    the same object where that does not help.
+    """The kernel with bandwidths changed to suit neighbourhoods among p rows; the same object where
+    that does not help.
+
+    `groups` (D,) says which of the kernel's features share a factor.
 
     Whether it helps is asked of rows whose errors were not fitted. Rows that have exact copies
     count neither way: leaving one out would leave its copy in.
@@ -56,7 +58,9 @@ def refine_locally(
     rows = torch.randperm(source.n, generator=generator)[: min(p, MOST_ROWS)]
     # Half precision cannot tell near rows apart.
     wide = torch.promote_types(source.take(rows[:1]).X.dtype, torch.float32)
-    X = torch.cat([source.take(part).X.to(source.device, wide) for part in rows.split(65_536)])
+    see = (lambda X: X) if kernel.features is None else kernel.features.apply
+    X = torch.cat([see(source.take(part).X.to(source.device, wide)) for part in rows.split(65_536)])
+    groups = groups.to(X.device)
     effort = ON_GPU if X.is_cuda else ON_CPU
     size = min(effort.size, len(X) // 32)
     anchors = min(
@@ -69,20 +73,21 @@ def refine_locally(
     best, ridge = kernel, torch.tensor(math.log(1e-3), dtype=torch.float64, device=X.device)
     for _ in range(effort.rounds):
         bandwidth = torch.as_tensor(best.bandwidth, dtype=torch.float64, device=X.device)
+        bandwidth = bandwidth.expand(X.shape[1]).clone()
         nearest = _nearest(X, bandwidth, 2 * anchors, size, generator)
         here, there = (
-            _Neighbourhoods.of(best, bandwidth, X, part, source, rows)
+            _Neighbourhoods.of(best, bandwidth, groups, X, part, source, rows)
             for part in nearest.split(anchors)
         )
         there.ignore(nearest[:anchors, : there.inner])
         if not here.scored.any() or not there.scored.any():
             break
-        theta, fitted = (
-            torch.zeros_like(bandwidth).requires_grad_(),
-            ridge.clone().requires_grad_(),
-        )
+        theta = bandwidth.new_zeros(int(groups.max()) + 1).requires_grad_()
+        fitted = ridge.clone().requires_grad_()
         minimise(partial(here.objective, theta, fitted), [theta, fitted], None, STEPS)
-        theta = Reach.of(X[:2000].double() / bandwidth).bounded(theta.detach())
+        theta = theta.detach()
+        moved = Reach.of(X[:2000].double() / bandwidth).bounded(theta[groups])
+        theta = theta + (moved[0] - theta[groups[0]])  # all are moved alike
         with torch.no_grad():
             places = torch.zeros_like(theta), theta
             # Each at its best.
@@ -103,7 +108,7 @@ def refine_locally(
         if not now - was < GAIN:
             break
         best = copy.deepcopy(best)
-        best.bandwidth = (bandwidth * torch.exp(theta)).cpu()
+        best.bandwidth = (bandwidth * torch.exp(theta[groups])).cpu()
         ridge = fitted.detach()
     return best
 
@@ -129,6 +134,7 @@ def _nearest(
 class _Neighbourhoods:
     kernel: Radial
     bandwidth: Tensor
+    groups: Tensor
     P: Tensor  # (anchors, size, d) rows, float64, less their mean
     Y: Tensor
     w: Tensor
@@ -141,6 +147,7 @@ class _Neighbourhoods:
         cls,
         kernel: Radial,
         bandwidth: Tensor,
+        groups: Tensor,
         X: Tensor,
         nearest: Tensor,
         source: Source,
@@ -153,9 +160,8 @@ class _Neighbourhoods:
         )
         P, inner = X[nearest].double(), max(1, int(INNER * nearest.shape[1]))
         copies = _copies(P, inner)
-        return cls(
-            kernel, bandwidth, P - P.mean(1, keepdim=True), Y, w[..., 0], nearest, inner, ~copies
-        )
+        P = P - P.mean(1, keepdim=True)
+        return cls(kernel, bandwidth, groups, P, Y, w[..., 0], nearest, inner, ~copies)
 
     def ignore(self, rows: Tensor) -> None:
         """Do not count the errors of these rows."""
@@ -163,7 +169,7 @@ class _Neighbourhoods:
 
     def error(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
         """The logarithm of the mean squared leave-one-out error, at bandwidths times exp(theta)."""
-        x = self.P / (self.bandwidth * torch.exp(theta))
+        x = self.P / (self.bandwidth * torch.exp(theta[self.groups]))
         squares = (x * x).sum(-1)
         off_diagonal = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
         sq_dist = (squares[:, :, None] + squares[:, None, :] - 2 * x @ x.transpose(1, 2)).clamp(

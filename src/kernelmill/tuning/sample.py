@@ -13,6 +13,34 @@ CHECK_ROWS = 2500  # rows on which finalists are compared when every row is a ce
 
 SAMPLE_ROWS = 12_000  # rows on which they are compared when not
 
+
+MATRICES = 12 * 8  # bytes for each pair of rows: kernel matrices, their folds and factors
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Rows on which every candidate descends, on which the best descend again, and on which they
+    are compared.
+    """
+
+    first: int
+    final: int
+    judged: int
+    thorough: bool  # more than one of the best is descended again, metrics have several rounds
+    starts: int  # recipes whose metrics are learned
+    steps: int  # of the second descent
+    few: int  # rows that are cut into more folds
+    dense: int  # rows on which the last ones are compared, nearer to the density of the real run
+
+    @classmethod
+    def on(cls, device: torch.device, budget: int) -> Effort:
+        """2 to 10 s on an H200, 6 to 20 s on two cores; less where there is little memory."""
+        most = int((budget / MATRICES) ** 0.5)
+        if device.type == "cuda":
+            return cls(1500, 3000, min(12_000, most), True, 3, 15, 8000, min(30_000, most))
+        return cls(500, 1000, min(2500, most), False, 1, 8, 600, 0)
+
+
 # The share of the sample that each class gets, and rows of a class too small to count for it.
 RARE, FEW = (0.1, 50)
 
@@ -26,9 +54,11 @@ def scale_of(X: Tensor) -> Tensor:
     return torch.where(spread > tiny, spread, torch.ones_like(spread))
 
 
-def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Numbers of the rows to tune on, in random order, and how many rows each stands for, 1 on
-    average.
+def draw(
+    n: int, codes: Tensor | None, generator: torch.Generator, most: int = SAMPLE_ROWS
+) -> tuple[Tensor, Tensor]:
+    """Numbers of the rows to tune on, `most` of them, in random order, and how many rows each
+    stands for, 1 on average.
 
     A rare class is drawn more often than it occurs, and weighs less for it: among 500 rows of
     which one in a hundred is of it, five would decide everything.
@@ -38,14 +68,14 @@ def draw(n: int, codes: Tensor | None, generator: torch.Generator) -> tuple[Tens
     there = counts > 0
     wanted = min(RARE, 0.5 / max(1, int(there.sum())))
     if codes is None or not bool((counts[there] < wanted * n).any()):
-        rows = order[:SAMPLE_ROWS]
+        rows = order[:most]
         return rows, torch.ones(len(rows), dtype=torch.float64)
     share = torch.where(there, (counts / n).clamp(min=wanted), 0.0)
     share = share / share.sum()
     # Of a class with fewer rows all are taken, and it does not decide how many of the others.
     enough = counts >= FEW
-    most = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
-    size = min(n, max(FINAL_ROWS, min(SAMPLE_ROWS, most)))
+    there_are = (counts[enough] / share[enough]).min().item() if bool(enough.any()) else n
+    size = min(n, max(FINAL_ROWS, min(most, there_are)))
     take = torch.minimum(counts, (share * size).ceil())
     sorted_codes, places = torch.sort(codes.cpu()[order], stable=True)
     rank = torch.arange(n) - (counts.cumsum(0) - counts).long()[sorted_codes]
@@ -72,3 +102,6 @@ class Sample:
     ratio: float
     weight: float = 1.0
     scatter: Tensor | None = None
+    columns: Tensor | None = None  # (D,) of encoded rows: the column each feature was made of
+    frequencies: Tensor | None = None  # (c,) of classes, which Y is measured from
+    scoring: str | None = None  # what recipes are compared by; see scoring.score

@@ -10,15 +10,15 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel, Radial, resolve
+from ..kernels import Features, Kernel, Radial, Sum, resolve
 from ..projection import NotPositiveDefinite, factor
-from .descent import NARROWEST, RIDGES, WIDEST, Reach, minimise
-from .loo import LeaveOneOut, Profile, loo_residuals
+from .descent import FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
+from .loo import LeaveOneOut, LeaveOneOutOfRows, loo_residuals
 from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 
 log = logging.getLogger("kernelmill")
@@ -46,55 +46,164 @@ class Choice:
     kernel: Kernel
     ridge: float
     error: float
+    label: str = ""  # which of several recipes it is
+    values: Tensor | None = None  # of the rows that judged it: see Verdict
+
+
+@dataclass(frozen=True)
+class _Found:
+    kernel: Kernel
+    ridge: float
+    theta: Tensor | None  # logarithms of the bandwidths in units of per_feature
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a descent goes: steps, and factors of the common bandwidth that are scanned
+    before them.
+    """
+
+    steps: int
+    factors: tuple[float, ...] = ()
+
+
+FROM_AFAR = Pace(15, FACTORS)  # from the median distance
+FROM_ANOTHER = Pace(10, (0.1, 0.3, 1.0))  # from the bandwidths of another kernel
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel whose bandwidths were descended, and the sample as it sees it.
+
+    `features` are what the sample's rows were made of: they become the kernel's own.
+    """
+
+    found: _Found
+    per_feature: Tensor | None
+    sample: Sample
+    features: Features | None
+    rows: int  # on which they were
+
+    @property
+    def kernel(self) -> Kernel:
+        """Of rows as they are."""
+        if self.features is None:
+            return self.found.kernel
+        kernel = copy.copy(self.found.kernel)
+        assert isinstance(kernel, Radial)
+        kernel.features = self.features
+        return kernel
+
+    @property
+    def as_found(self) -> _Found:
+        return replace(self.found, kernel=self.kernel)
 
 
 def tune(kernel: Kernel | None, ridge: float | None, sample: Sample) -> Choice:
     """The kernel with its bandwidth chosen, and the ridge unless it is given.
 
-    A kernel with a bandwidth already set keeps it; None tries several kernels. The cost does not
-    depend on the size of the data. Candidates descend on the leave-one-out error of a few rows,
-    then are compared in the regime of the real run: all rows centers, or p centers for n rows in
-    the same proportion. The best ridge of the one is far too large for the other.
+    A kernel with a bandwidth already set keeps it; None tries several. The cost does not depend on
+    the size of the data. Bandwidths descend on the leave-one-out error of a few rows, then are
+    compared in the regime of the real run: all rows centers, or p centers for n rows in the same
+    proportion. The best ridge of the one is far too large for the other.
     """
-    candidates: list[Kernel | str] = list(CANDIDATES) if kernel is None else [kernel]
-    choices, starts = [], []
-    for candidate in candidates:
-        start = resolve(candidate)
-        free = isinstance(start, Radial) and isinstance(start.bandwidth, str)
-        if (
-            isinstance(start, Radial)
-            and isinstance(start.bandwidth, str)
-            and start.bandwidth != "auto"
-        ):
-            start.validate(sample.X.shape[1])  # says what a bandwidth may be
-        for per_feature in _scales(sample.X) if free else [None]:
-            found = _descend(copy.deepcopy(start), per_feature, None, ridge, sample, FIRST_ROWS)
-            choices.append(_compare(found, ridge, sample))
-            starts.append((per_feature, found))
-            log.info(
-                "tuning: %s, ridge %.2g: error %.4g",
-                type(found.kernel).__name__,
-                choices[-1].ridge,
-                choices[-1].error,
-            )
-    best = min(range(len(choices)), key=lambda i: choices[i].error)
-    per_feature, found = starts[best]
-    if per_feature is not None and len(sample.X) > FIRST_ROWS:
-        refined = _descend(
-            copy.deepcopy(found.kernel), per_feature, found, ridge, sample, FINAL_ROWS
-        )
-        choices.append(_compare(refined, ridge, sample))
+    names: list[Kernel | str] = list(CANDIDATES) if kernel is None else [kernel]
+    candidates = [each for name in names for each in descend(name, ridge, sample, FIRST_ROWS)]
+    choices = [_compare(each.as_found, ridge, sample) for each in candidates]
+    last = candidates[min(range(len(choices)), key=lambda i: choices[i].error)]
+    if last.per_feature is not None and len(sample.X) > FIRST_ROWS:
+        choices.append(_compare(refine(last, ridge, FINAL_ROWS).as_found, ridge, sample))
         log.info("tuning: refined on %d rows: error %.4g", FINAL_ROWS, choices[-1].error)
     return min(choices, key=lambda choice: choice.error)
 
 
+def descend(
+    kernel: Kernel | str,
+    ridge: float | None,
+    sample: Sample,
+    rows: int,
+    features: Features | None = None,
+    near: Candidate | None = None,
+) -> list[Candidate]:
+    """The kernel, from each place that its bandwidths may start from: `near` those of another
+    kernel on the same rows, where one is given.
+    """
+    start = resolve(kernel)
+    free = isinstance(start, Radial) and isinstance(start.bandwidth, str)
+    if free and isinstance(start, Radial) and start.features is not None:
+        features = start.features  # bandwidths are of these
+        features.validate(sample.X.shape[1])
+        start = replace(start, features=None)
+        groups = features.column if features.map is None else torch.arange(len(features))
+        sample = replace(sample, X=features.apply(sample.X), columns=groups.to(sample.X.device))
+    if free and isinstance(start, Radial) and start.bandwidth != "auto":
+        start.validate(sample.X.shape[1])  # says what a bandwidth may be
+    places: list[Tensor | None] = [None]
+    if near is not None:
+        places = [near.per_feature]
+    elif features is not None:
+        places = [sample.X.new_ones(sample.X.shape[1])]
+    elif free:
+        places = _scales(sample)
+    return [
+        Candidate(
+            _descend(
+                copy.deepcopy(start),
+                place,
+                None if near is None else near.found,
+                ridge,
+                sample,
+                rows,
+                FROM_AFAR if near is None else FROM_ANOTHER,
+            ),
+            place,
+            sample,
+            features,
+            min(rows, len(sample.X)),
+        )
+        for place in places
+    ]
+
+
+def refine(
+    candidate: Candidate, ridge: float | None, rows: int, steps: int = FROM_AFAR.steps
+) -> Candidate:
+    """Descended once more, on more rows, from the bandwidths that fewer gave."""
+    if candidate.per_feature is None:
+        return candidate
+    last = candidate.found
+    found = _descend(
+        copy.deepcopy(last.kernel),
+        candidate.per_feature,
+        last,
+        ridge,
+        candidate.sample,
+        rows,
+        Pace(steps),
+    )
+    return replace(candidate, found=found, rows=min(rows, len(candidate.sample.X)))
+
+
+def in_regime(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+    """The choice with its ridge, unless one is given, and its error in the regime of the real
+    run.
+    """
+    found = _compare(_Found(choice.kernel, choice.ridge, None), ridge, sample)
+    return replace(choice, kernel=found.kernel, ridge=found.ridge, error=found.error)
+
+
+def scale_bandwidth(kernel: Radial, factor: float) -> Radial:
+    """The same with all bandwidths times a factor."""
+    changed = copy.copy(kernel)
+    value = torch.as_tensor(kernel.bandwidth, dtype=torch.float64) * factor
+    changed.bandwidth = value.item() if value.ndim == 0 else value
+    return changed
+
+
 def retune(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     """The choice with another kernel: its ridge, unless one is given, and its error."""
-    return (
-        choice
-        if kernel is choice.kernel
-        else _compare(_Found(kernel, choice.ridge, None), ridge, sample)
-    )
+    same = kernel is choice.kernel
+    return choice if same else in_regime(replace(choice, kernel=kernel), ridge, sample)
 
 
 def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
@@ -108,16 +217,16 @@ def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     kernel = choice.kernel
     held = min(2000, len(sample.X) // 5)
     rows = LARGE
-    if not isinstance(kernel, Radial) or len(sample.X) < rows + held:
+    if not isinstance(kernel, (Radial, Sum)) or len(sample.X) < rows + held:
         return choice
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
-    bandwidth = torch.as_tensor(kernel.bandwidth, dtype=torch.float64)
 
-    def scaled(log_factor: float) -> Radial:
-        changed, value = copy.deepcopy(kernel), bandwidth * math.exp(log_factor)
-        changed.bandwidth = value.item() if value.ndim == 0 else value
-        return changed
+    def scaled(log_factor: float) -> Kernel:
+        factor = math.exp(log_factor)
+        if isinstance(kernel, Sum):
+            return Sum([scale_bandwidth(part, factor) for part in kernel.parts], kernel.weights)
+        return scale_bandwidth(kernel, factor)
 
     def error(log_factor: float) -> float:
         found = scaled(log_factor)
@@ -130,7 +239,8 @@ def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
                 )
         return least
 
-    typical = math.log(Reach.of(kernel.embedding(X.mean(0), torch.float64)(X)).median)
+    first = kernel.parts[0] if isinstance(kernel, Sum) else kernel
+    typical = math.log(Reach.of(first.embedding(X.mean(0), torch.float64)(X)).median)
     inside = lambda k: typical + math.log(NARROWEST) <= k * STEP <= typical + math.log(WIDEST)  # noqa: E731
     errors = {k: error(k * STEP) for k in (0, -1) if k == 0 or inside(k)}
     while len(errors) < MOST_STEPS:  # downhill, one step beyond the lowest
@@ -155,22 +265,16 @@ def _lowest(places: list[float], errors: list[float]) -> float:
     return places[i] + (0.5 * step * (a - c) / bend if bend > 0 and math.isfinite(bend) else 0.0)
 
 
-def _scales(X: Tensor) -> list[Tensor | None]:
-    """Where to start from: features as they are, when they are many and alike (pixels, embeddings),
-    and each by its own spread.
+def _scales(sample: Sample) -> list[Tensor | None]:
+    """Where to start from: features as they are, when they are many and alike (pixels,
+    embeddings), and each by its own spread.
     """
+    X = sample.X
     spread = scale_of(X)
     if X.shape[1] <= MANY_FEATURES:
         return [spread]
     alike = spread.max() / spread[spread > 0].median() < 100
     return [torch.ones_like(spread), spread] if alike else [spread]
-
-
-@dataclass(frozen=True)
-class _Found:
-    kernel: Kernel
-    ridge: float
-    theta: Tensor | None  # logarithms of the bandwidths in units of per_feature
 
 
 def _descend(
@@ -180,6 +284,7 @@ def _descend(
     ridge: float | None,
     sample: Sample,
     rows: int,
+    pace: Pace,
 ) -> _Found:
     """Quasi-Newton steps on the logarithms of bandwidths and ridge, down the leave-one-out error of
     the first rows.
@@ -195,18 +300,24 @@ def _descend(
         parameters.append(log_ridge.requires_grad_())
     base = theta = None
     varying: Tensor | slice = slice(None)
+    # One bandwidth for all features of a column, or for all features where columns are many.
+    column = torch.arange(X.shape[1]) if sample.columns is None else sample.columns
+    column = column.to(X.device)
+    count = int(column.max()) + 1
+    if count > MANY_FEATURES:
+        column, count = torch.zeros_like(column), 1
     K, reach = torch.empty(0), Reach(1.0, X.new_ones(1))
     if per_feature is not None:
         base = X / per_feature
         base = base - base.mean(0)
         reach = Reach.of(base)
-        size = base.shape[1] if base.shape[1] <= MANY_FEATURES else 1
-        median = base.new_full((size,), math.log(reach.median))
+        median = base.new_full((count,), math.log(reach.median))
         theta = (
             start.theta.clone() if start and start.theta is not None else median
         ).requires_grad_()
         # A bandwidth that nothing depends on must not move the others.
-        varying = (base != base[0]).any(0) if size > 1 else slice(None)
+        if count > 1:
+            varying = torch.unique(column[(base != base[0]).any(0)])
         parameters.append(theta)
     else:
         K = kernel(X)
@@ -214,24 +325,22 @@ def _descend(
 
     def error() -> Tensor:
         lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
-        gram, penalty = K, X.new_zeros(())
-        if base is not None and theta is not None:
-            x = base * torch.exp(-reach.bounded(theta))
-            sq = (x * x).sum(1)
-            assert isinstance(kernel, Radial)
-            gram = Profile.apply(
-                (sq[:, None] + sq - 2 * x @ x.T).clamp(min=0).fill_diagonal_(0), kernel
-            )
-            moved = theta[varying]
-            penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
-        total = LeaveOneOut.apply(gram, Y, lam / w, w)
+        if base is None or theta is None:
+            total = LeaveOneOut.apply(K, Y, lam / w, w)
+            return torch.log(total / w.sum() + 1e-300)
+        x = base * torch.exp(-reach.bounded(theta[column]))
+        total = LeaveOneOutOfRows.apply(x, Y, lam / w, w, kernel)
+        moved = theta[varying]
+        penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
         return torch.log(total / w.sum() + 1e-300) + penalty
 
     if parameters:
-        minimise(error, parameters, theta if start is None else None)
+        minimise(error, parameters, theta if pace.factors else None, pace.steps, pace.factors)
     if per_feature is not None and theta is not None:
-        theta = reach.bounded(theta.detach())
-        bandwidth = (per_feature * torch.exp(theta)).expand(X.shape[1]).cpu()
+        theta = theta.detach()
+        bounded = reach.bounded(theta[column])
+        theta = theta + (bounded[0] - theta[column[0]])  # all are moved alike
+        bandwidth = (per_feature * torch.exp(bounded)).cpu()
         same = bool((bandwidth == bandwidth[0]).all())
         kernel.bandwidth = bandwidth[0].item() if same else bandwidth.clone()  # type: ignore[attr-defined]
     found = clamp(log_ridge.detach()).exp().item() if given is None else given

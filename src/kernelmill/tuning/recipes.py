@@ -1,0 +1,354 @@
+"""Recipes: how columns become features, in which metric, and which kernel sees them.
+
+No encoding is best everywhere: smooth sensors are best taken as they are, heavy tails clipped, and
+codes and counts by the quantiles between two rows; on some tables a metric learned from the model
+is worth more than either (docs/choosing.md). So they compete: all descend on a few rows, the best
+go on to more, and a sum of kernels may beat every single one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..kernels import Kernel, Laplacian, Radial, Sum, encode_columns
+from .judge import Grams, Judge, Verdict
+from .metric import Gradients
+from .sample import Effort, Sample
+from .search import CANDIDATES, Candidate, descend, refine, scale_bandwidth
+
+ENCODED = {
+    "robust+quantile": ("laplacian", "gaussian"),
+    "quantile": ("laplacian", "gaussian"),
+    "codes": ("laplacian", "gaussian"),
+}
+FEWER = {
+    "robust+quantile": ("laplacian", "gaussian"),
+    "quantile": ("laplacian",),
+    "codes": ("laplacian",),
+}
+ALIKE = ("matern",)  # kernels that are also tried with one bandwidth for all columns
+ONE = "one bandwidth"
+MOST_FEATURES = 1024  # that an encoding may make
+FINALISTS = 3  # recipes that are compared on all rows of the sample
+POWERS = (0.5, 1.0)  # of an average gradient outer product that becomes a metric
+FACTORS = (0.6, 1.6)  # of bandwidths, at the density of all rows of the sample
+NEGLIGIBLE = 1e-7  # of a score, whose unit is the variance of the targets, or a nat
+METRIC = ", gradient metric"
+ROUNDS = 6  # of metrics, each of the model in the one before
+ROUND_WORTH = 0.98  # of the score before that a round must reach for another to be tried
+ENOUGH_ROWS = 200  # of a sample from which more than bandwidths is learned
+POOL = 5  # recipes from which they are taken
+CHANCE = 0.5  # over √rows: how much better than another what costs more must be
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A kernel with its verdict.
+
+    `grams` makes its kernel matrices again, fold by fold; `label` says what it is; `worth` is the
+    share of another's score that it has to reach.
+    """
+
+    label: str
+    kind: str  # the same for recipes that differ by a metric or a factor only
+    kernel: Kernel
+    verdict: Verdict
+    grams: Callable[[Judge], Grams]
+    worth: float = 1.0
+    folds: list[Radial] | None = None  # kernels that were learned in each fold
+
+    @property
+    def rank(self) -> float:
+        """What recipes are ordered by: the score, less good by what the recipe costs."""
+        return self.loss / self.worth
+
+    @property
+    def loss(self) -> float:
+        """The score, with what is never worth a cost."""
+        return max(0.0, self.verdict.score) + NEGLIGIBLE
+
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What recipes may be made of: encodings and metrics that are `learned`, and sums of up to so
+    many `members`.
+    """
+
+    learned: bool = True
+    members: int = 3
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The rows that recipes compete on.
+
+    `columns` (d,) tells which features of a row were made of one column of the user's: they share a
+    bandwidth. `ridge` is None where it is chosen too.
+    """
+
+    sample: Sample
+    columns: Tensor
+    ridge: float | None
+    effort: Effort
+    ways: Ways = Ways()
+
+
+def choose_recipe(
+    contest: Contest, report: Report, may_go_on: Callable[[], bool] = lambda: True
+) -> Recipe:
+    """The recipe of the best score.
+
+    `report` is told of every recipe and its score; where `may_go_on` says no, the best so far is
+    taken.
+    """
+    sample, ridge, ways, effort = contest.sample, contest.ridge, contest.ways, contest.effort
+    judge = Judge(sample, effort.final, effort.few)
+    by_label: dict[str, Candidate] = {}
+
+    def first() -> Iterator[Recipe]:
+        for label, candidate in _descended(contest):
+            by_label[label] = candidate
+            yield _judge(candidate, label, judge, ridge)
+
+    best = _ranked(first(), report, may_go_on)[:FINALISTS]
+    if not may_go_on():
+        return best[0]
+    whole = Judge(sample, effort.judged, effort.few)
+
+    def second() -> Iterator[Recipe]:
+        for place, recipe in enumerate(best):
+            candidate = by_label[recipe.label]
+            if len(sample.X) > effort.first and (place == 0 or effort.thorough):
+                candidate = refine(candidate, ridge, effort.final, effort.steps)
+            yield _judge(candidate, recipe.label, whole, ridge)
+
+    found = _ranked(second(), report, may_go_on)
+    if len(whole.X) < ENOUGH_ROWS:
+        return found[0]
+    rounds = ROUNDS if effort.thorough else 1
+    stages = [lambda: _at_this_density(found[0], whole, ridge)]
+    if ways.learned:
+        starts = effort.starts
+        stages += [lambda: _learn_metrics(_diverse(found)[:starts], whole, ridge, rounds)]
+    stages += [lambda: _sums(found, whole, ridge, ways.members)]
+    for stage in stages:
+        if not may_go_on():
+            break
+        more = _ranked(stage(), report, may_go_on)
+        found = sorted([*found, *more], key=lambda recipe: recipe.rank)
+    dense = Judge.dense(sample, effort.judged, effort.dense)
+    if dense is None or not may_go_on():
+        return found[0]
+    return _ranked(_denser(_diverse(found), dense, ridge), report, may_go_on)[0]
+
+
+def _ranked(
+    recipes: Iterable[Recipe], report: Report, may_go_on: Callable[[], bool]
+) -> list[Recipe]:
+    """The best first; as many as there is time for, one at least where there is one."""
+    kept: list[Recipe] = []
+    for recipe in recipes:
+        report(recipe.label, recipe.verdict.score)
+        kept.append(recipe)
+        if not may_go_on():
+            break
+    return sorted(kept, key=lambda recipe: recipe.rank)
+
+
+def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
+    """Every kernel over columns as they are, and over their encodings.
+
+    Bandwidths of the first kernel are where those of the others start from.
+    """
+    sample, ridge, effort = contest.sample, contest.ridge, contest.effort
+    shared = contest.columns.to(sample.X.device)
+    plain = replace(sample, columns=shared)
+    many = len(sample.X) > effort.first  # few rows are quick, and lead astray
+    for i, first in enumerate(descend(CANDIDATES[0], ridge, plain, effort.first)):
+        how = "columns as they are" + ", each by its spread" * i
+        yield f"{CANDIDATES[0]}, {how}", first
+        for name in CANDIDATES[1:]:
+            near = first if many else None
+            found = descend(name, ridge, plain, effort.first, near=near)
+            yield f"{name}, {how}", found[min(i, len(found) - 1)]
+    alike = replace(sample, columns=torch.zeros_like(shared))
+    for name in ALIKE:
+        yield f"{name}, {ONE}", descend(name, ridge, alike, effort.first)[-1]
+    learns = contest.ways.learned and len(sample.X) >= ENOUGH_ROWS
+    encoded = ENCODED if effort.thorough else FEWER
+    for encoding, (leading, *others) in encoded.items() if learns else ():
+        made = encode_columns(sample.X, encoding, sample.w)
+        if len(made) > MOST_FEATURES or bool((made.form == 0).all()):
+            continue
+        own = shared[made.column.to(sample.X.device)]
+        inside = replace(sample, X=made.apply(sample.X), columns=own)
+        (first,) = descend(leading, ridge, inside, effort.first, made)
+        yield f"{leading}, {encoding}", first
+        for name in others:
+            near = first if many else None
+            (other,) = descend(name, ridge, inside, effort.first, made, near)
+            yield f"{name}, {encoding}", other
+
+
+def _judge(candidate: Candidate, label: str, judge: Judge, ridge: float | None) -> Recipe:
+    kernel = candidate.kernel
+    encoded = isinstance(kernel, Radial) and kernel.features is not None
+    worth = _worth(judge) if encoded else 1.0
+    if candidate.found.theta is not None:  # bandwidths that were fitted to the rows that judge them
+        worth *= math.exp(-len(candidate.found.theta) / candidate.rows)
+    return _alike(label, kernel, judge, ridge, candidate.found.ridge, worth)
+
+
+def _worth(judge: Judge) -> float:
+    """Of another's score, what features that have to be made, a metric or another kernel must
+    reach: they cost time, and more of them are right by chance.
+    """
+    return 1 - CHANCE / len(judge.X) ** 0.5
+
+
+def _alike(
+    label: str, kernel: Kernel, judge: Judge, ridge: float | None, start: float, worth: float
+) -> Recipe:
+    """A kernel that is the same in all folds."""
+    verdict = judge.verdict(judge.grams(kernel), ridge, start)
+    kind = label.split(" × ")[0]
+    return Recipe(label, kind, kernel, verdict, lambda judge: judge.grams(kernel), worth)
+
+
+def _at_this_density(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[Recipe]:
+    """All bandwidths times a factor: which features matter, few rows tell; how narrow the kernel
+    should be, more of them.
+    """
+    kernel = recipe.kernel
+    if isinstance(kernel, Radial):
+        for factor in _factors(kernel)[1:]:
+            label = f"{recipe.label} × {factor:g}"
+            changed = scale_bandwidth(kernel, factor)
+            yield _alike(label, changed, judge, ridge, recipe.verdict.ridge, recipe.worth)
+
+
+def _denser(recipes: list[Recipe], judge: Judge, ridge: float | None) -> Iterator[Recipe]:
+    """The best again, with as many rows as there is time for: what is smooth gains more by them.
+
+    Its values are those of all folds before.
+    """
+    for recipe in recipes[:FINALISTS]:
+        verdict = judge.verdict(judge.grams(recipe.kernel), ridge, recipe.verdict.ridge)
+        known = replace(recipe.verdict, score=verdict.score, ridge=verdict.ridge)
+        yield replace(recipe, label=f"{recipe.label}, on {len(judge.X)} rows", verdict=known)
+
+
+def _learn_metrics(
+    recipes: list[Recipe], judge: Judge, ridge: float | None, rounds: int
+) -> Iterator[Recipe]:
+    """Recipes in the metric of their own models; then in that of the models in that metric, as long
+    as a round is worth it.
+    """
+    for recipe in recipes:
+        last = recipe
+        for _ in range(rounds):
+            best = last
+            for found in _with_metric(last, judge, ridge):
+                yield found
+                best = min(best, found, key=lambda each: each.verdict.score)
+            if best.loss > ROUND_WORTH * last.loss:
+                break
+            last = best
+
+
+def _with_metric(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[Recipe]:
+    """The recipe in metrics that are learned anew from the fitted rows of each fold."""
+    kernel, start = recipe.kernel, recipe.verdict.ridge
+    assert isinstance(kernel, Radial)
+    before = [*(recipe.folds or [kernel] * len(judge.folds)), kernel]
+    worth = recipe.worth * _worth(judge) if recipe.folds is None else recipe.worth
+    try:
+        learned = [
+            Gradients.of(each, judge.X[rows], judge.Y[rows], start / judge.w[rows])
+            for each, rows in zip(before, judge.parts, strict=True)
+        ]
+    except torch.linalg.LinAlgError:
+        return
+    for power in POWERS:
+        *each, whole = [gradients.metric(power) for gradients in learned]
+        for factor in _factors(whole):
+            folds = [scale_bandwidth(part, factor) for part in each]
+            verdict = judge.verdict(judge.grams_of_each(folds), ridge, start)
+            label = f"{recipe.label}{METRIC} {power:g}" + f" × {factor:g}" * (factor != 1)
+            found = Recipe(
+                label,
+                recipe.kind,
+                scale_bandwidth(whole, factor),
+                verdict,
+                partial(_grams_of_each, folds),
+                worth,
+                folds,
+            )
+            yield found
+            if not _hopeful(found, recipe):
+                break
+
+
+def _factors(kernel: Radial) -> tuple[float, ...]:
+    """Of bandwidths. A wide Laplacian is 1 − r but for a factor, which is the ridge's business."""
+    return (1.0,) if isinstance(kernel, Laplacian) else (1.0, *FACTORS)
+
+
+def _hopeful(found: Recipe, other: Recipe) -> bool:
+    """Whether another factor may make it the better one."""
+    return found.verdict.score < 1.02 * other.verdict.score
+
+
+def _grams_of_each(folds: list[Radial], judge: Judge) -> Grams:
+    return judge.grams_of_each(folds)
+
+
+def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -> Iterator[Recipe]:
+    """Sums of the best kernel and others, one more at a time, as long as that is worth it."""
+    best = recipes[0]
+    members, pool = [best], _diverse(recipes)[1:]
+    while pool and len(members) < most:
+        tried = [_sum([*members, other], judge, ridge) for other in pool]
+        found = min(tried, key=lambda recipe: recipe.rank)
+        if found.loss > _worth(judge) * best.loss:
+            return
+        yield found
+        best = found
+        members.append(pool.pop(tried.index(found)))
+
+
+def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
+    def grams(judge: Judge) -> Grams:
+        each = [part.grams(judge) for part in parts]
+        return [
+            (sum_of(K for K, _ in fold), sum_of(held for _, held in fold))
+            for fold in zip(*each, strict=True)
+        ]
+
+    def sum_of(matrices: Iterable[Tensor]) -> Tensor:
+        return torch.stack(list(matrices)).mean(0)
+
+    verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge)
+    kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
+    worth = _worth(judge) * min(part.worth for part in parts)
+    label = " + ".join(part.label for part in parts)
+    return Recipe(label, label, kernel, verdict, grams, worth)
+
+
+def _diverse(recipes: list[Recipe]) -> list[Recipe]:
+    """The best of those that differ by their metric or a factor of the bandwidth only; POOL of
+    them.
+    """
+    kept: dict[str, Recipe] = {}
+    for recipe in recipes:
+        kept.setdefault(recipe.kind, recipe)
+    return list(kept.values())[:POOL]

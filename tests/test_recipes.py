@@ -1,0 +1,277 @@
+"""Recipes: what competes to be the kernel, how it is judged, and that the best one is taken."""
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+
+from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
+from kernelmill.kernels import Gaussian, Laplacian, Matern, Sum, encode_columns
+from kernelmill.tuning.judge import FOLDS, Judge
+from kernelmill.tuning.metric import Gradients, stretch
+from kernelmill.tuning.recipes import Contest, Ways, choose_recipe
+from kernelmill.tuning.sample import Effort, Sample
+
+torch.manual_seed(0)
+X = torch.randn(240, 5, dtype=torch.float64)
+X[:, 2] = torch.randint(0, 6, (240,)).double()
+W = torch.rand(240, dtype=torch.float64) + 0.5
+Y = torch.stack([torch.sin(2 * X[:, 0]) + X[:, 1], X[:, 0] * X[:, 1]], 1)
+SAMPLE = Sample(X, Y - Y.mean(0), W, 1.0)
+EFFORT = Effort.on(X.device, 1 << 30)
+
+
+# ---- sums of kernels
+
+
+def a_sum():
+    features = encode_columns(X, "codes")
+    coded = Gaussian(2.0, features=features)
+    parts = [Laplacian(torch.linspace(1, 2, 5).double()), coded, Matern(1.5)]
+    return Sum(parts, [0.2, 0.3, 0.5])
+
+
+def test_a_sum_is_the_sum_of_its_parts():
+    kernel = a_sum()
+    want = sum(w * part(X, X[:50]) for w, part in zip(kernel.weights, kernel.parts, strict=True))
+    torch.testing.assert_close(kernel(X, X[:50]), want)
+    alike = Sum(kernel.parts)(X)
+    torch.testing.assert_close(alike, sum(part(X) for part in kernel.parts) / 3)
+    torch.testing.assert_close(alike.diagonal(), torch.ones(240).double())
+    assert kernel.width(5) == sum(part.width(5) for part in kernel.parts)
+
+
+@pytest.mark.parametrize("solver", ["direct", "falkon", "eigenpro2", "eigenpro4"])
+def test_every_solver_trains_a_sum(solver, tmp_path):
+    rows, y = X.numpy(), Y[:, 0].numpy()
+    count = 120 if solver == "eigenpro4" else None
+    model = KernelRegressor(
+        kernel=a_sum(), ridge=1e-2, solver=solver, n_centers=count, random_state=0
+    )
+    assert model.fit(rows, y).score(rows, y) > 0.9
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").predict(rows), model.predict(rows))
+
+
+def test_a_sum_goes_to_onnx(tmp_path):
+    rows = X.float().numpy()
+    model = KernelRegressor(kernel=a_sum(), ridge=1e-2).fit(rows, Y[:, 0].numpy())
+    model.to_onnx(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    values = session.run(["prediction"], {"X": rows})[0]
+    np.testing.assert_allclose(values, model.predict(rows), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (Sum(), "expected radial kernels"),
+        (Sum([kernels.Linear()]), "expected radial kernels"),
+        (Sum([Laplacian(1.0)], [1.0, 2.0]), "2 weights were given for 1 kernels"),
+        (Sum([Laplacian(1.0)], [-1.0]), "greater than 0"),
+    ],
+)
+def test_sums_that_are_none(kernel, words):
+    with pytest.raises(InputError, match=words):
+        KernelRegressor(kernel=kernel).fit(X.numpy(), Y[:, 0].numpy())
+
+
+# ---- the judge
+
+
+def test_values_are_those_of_models_without_the_fold():
+    judge, kernel = Judge(SAMPLE, 200), Laplacian(2.0)
+    found = judge.verdict(judge.grams(kernel), 0.3, 1.0)
+    assert found.ridge == 0.3
+    assert len(judge.folds) == FOLDS
+    seen = torch.cat([fold.held for fold in judge.folds]).sort().values
+    assert torch.equal(seen, torch.arange(200))
+    for fold in judge.folds:
+        held = torch.zeros(200, dtype=torch.bool)
+        held[fold.held] = True
+        fitted = X[:200][~held]
+        system = kernel(fitted) + torch.diag(0.3 / W[:200][~held] + 1e-10 * len(fitted))
+        alpha = torch.linalg.solve(system, SAMPLE.Y[:200][~held])
+        want = kernel(X[:200][held], fitted) @ alpha
+        torch.testing.assert_close(found.values[held], want)
+    error = (W[:200, None] * (found.values - SAMPLE.Y[:200]) ** 2).sum() / W[:200].sum() / 2
+    assert found.error == pytest.approx(error.item())
+
+
+def test_folds_are_alike_whatever_the_order_of_rows_and_columns():
+    order = torch.randperm(240, generator=torch.Generator().manual_seed(1))
+    moved = Sample(X[order][:, [3, 0, 4, 1, 2]], SAMPLE.Y[order], W[order], 1.0)
+    for few in (0, 240):
+        first, second = Judge(SAMPLE, 240, few), Judge(moved, 240, few)
+        assert len(first.folds) == (5 if few else 3)
+        for one, other in zip(first.folds, second.folds, strict=True):
+            assert set(one.held.tolist()) == set(order[other.held].tolist())
+
+
+def test_the_best_ridge_is_found_near_the_start():
+    judge = Judge(SAMPLE, 240)
+    grams = judge.grams(Laplacian(2.0))
+    tried = {
+        ridge: judge.verdict(grams, ridge, 1.0).score for ridge in (0.003, 0.01, 0.03, 0.09, 0.27)
+    }
+    found = judge.verdict(grams, None, 0.1)
+    assert found.score <= min(tried.values()) * 1.01
+
+
+# ---- metrics learned from gradients
+
+
+def test_a_stretch_has_the_power_of_the_metric():
+    A = torch.randn(6, 6, dtype=torch.float64)
+    M = A @ A.T
+    top = torch.linalg.eigvalsh(M)[-1]
+    for power in (0.5, 1.0):
+        values, vectors = torch.linalg.eigh(M / top)
+        want = (vectors * values**power) @ vectors.T
+        map = stretch(M, power)
+        torch.testing.assert_close(map @ map.T, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("encoding", [None, "robust+quantile"])
+def test_a_learned_metric_finds_the_direction_that_counts(encoding):
+    """y depends on x₀ + x₁ alone: rows that differ along it are farther than along others."""
+    y = torch.sin(X[:, :1] + X[:, 1:2])
+    features = None if encoding is None else encode_columns(X, encoding)
+    kernel = Matern(3.0, features=features)
+    ridge = torch.full((240,), 1e-2, dtype=torch.float64)
+    learned = Gradients.of(kernel, X, y, ridge).metric(1.0)
+    again = Gradients.of(learned, X, y, ridge).metric(0.5)
+    for found in (learned, again):
+        embed = found.embedding(X.mean(0), torch.float64)
+        along, across, other = torch.zeros(3, 5, dtype=torch.float64) + X.median(0).values
+        along[:2] += 0.5
+        across[0], across[1] = across[0] + 0.5, across[1] - 0.5
+        other[3:] += 0.5
+        middle = X.median(0).values
+        lengths = [
+            (embed(row[None]) - embed(middle[None])).norm() for row in (along, across, other)
+        ]
+        assert lengths[0] > 2 * lengths[1] and lengths[0] > 2 * lengths[2]
+    typical = [
+        torch.pdist(k.embedding(X.mean(0), torch.float64)(X)).median() for k in (kernel, learned)
+    ]
+    torch.testing.assert_close(*typical, rtol=0.1, atol=0)
+
+
+# ---- the contest
+
+
+def codes_and_a_tail(n=600):
+    """An effect of each code, and one of the order in a heavy tail."""
+    h = np.random.default_rng(0)
+    codes, tail = h.integers(0, 12, (n, 3)), np.exp(3 * h.normal(size=(n, 1)))
+    effects = h.normal(size=(3, 12))
+    y = sum(effects[j][codes[:, j]] for j in range(3)) + np.log(tail[:, 0])
+    return np.c_[codes, tail], y
+
+
+def test_codes_and_tails_are_encoded():
+    rows, y = codes_and_a_tail(900)
+    chosen = KernelRegressor(random_state=0).fit(rows[:600], y[:600])
+    plain = KernelRegressor(feature_learning=False, random_state=0).fit(rows[:600], y[:600])
+    left = [1 - model.score(rows[600:], y[600:]) for model in (chosen, plain)]
+    assert left[0] < 0.7 * left[1]
+    learned = ("quantile", "codes", "gradient")
+    assert not any(word in label for label, *_ in plain.plan_.tried for word in learned)
+
+
+def test_the_plan_says_what_was_tried(tmp_path):
+    rows, y = codes_and_a_tail(300)
+    model = KernelRegressor(random_state=0).fit(rows, y)
+    labels = [label for label, *_ in model.plan_.tried]
+    assert model.plan_.chosen in labels
+    assert {"laplacian, columns as they are", "laplacian, quantile"} <= set(labels)
+    best = min(score for _, score, _ in model.plan_.tried)
+    (own,) = {score for label, score, _ in model.plan_.tried if label == model.plan_.chosen}
+    assert own <= 1.05 * best
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m").plan_
+    assert again.chosen == model.plan_.chosen and len(again.tried) == len(labels)
+
+
+def test_no_more_kernels_than_asked_for():
+    sample = Sample(X, Y - Y.mean(0), W, 1.0)
+    for members in (1, 2):
+        contest = Contest(sample, torch.arange(5), None, EFFORT, Ways(members=members))
+        tried = []
+        found = choose_recipe(contest, lambda label, score, tried=tried: tried.append(label))
+        assert len(getattr(found.kernel, "parts", [0])) <= members
+        assert members > 1 or not any(" + " in label for label in tried)
+
+
+def test_time_that_is_up_leaves_the_best_so_far():
+    contest = Contest(SAMPLE, torch.arange(5), None, EFFORT)
+    tried = []
+    found = choose_recipe(contest, lambda label, score: tried.append(label), lambda: False)
+    assert tried == [found.label]
+    limited = KernelRegressor(time_limit=1e-3, random_state=0).fit(X.numpy(), Y[:, 0].numpy())
+    assert len(limited.plan_.tried) == 1
+
+
+@pytest.mark.parametrize("ensemble", [1, False, np.False_])
+def test_a_single_kernel_is_one(ensemble):
+    y = (X[:, 0] + torch.sin(3 * X[:, 1])).numpy()
+    model = KernelRegressor(ensemble=ensemble, random_state=0).fit(X.numpy(), y)
+    assert not any(" + " in label for label, *_ in model.plan_.tried)
+
+
+def test_probabilities_of_few_centers_are_of_their_own_model():
+    h = np.random.default_rng(0)
+    rows = h.normal(size=(900, 4))
+    labels = (rows[:, 0] + h.normal(size=900) > 1).astype(int)
+    model = KernelClassifier(n_centers=5, random_state=0).fit(rows[:600], labels[:600])
+    P = model.predict_proba(rows[600:])[np.arange(300), labels[600:]]
+    share = labels.mean()
+    assert -np.log(P).mean() < 1.02 * -(share * np.log(share) + (1 - share) * np.log(1 - share))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"time_limit": 0}, "time_limit=0 was given, expected seconds above 0"),
+        ({"time_limit": "1m"}, "time_limit='1m' was given"),
+        ({"ensemble": 0}, "ensemble"),
+        ({"feature_learning": "agop"}, "feature_learning='agop' was given"),
+    ],
+)
+def test_settings_that_mean_nothing(settings, words):
+    with pytest.raises(InputError, match=words):
+        KernelRegressor(**settings).fit(X.numpy(), Y[:, 0].numpy())
+
+
+def test_few_rows_give_honest_probabilities():
+    """A metric that was learned from rows says too much of them: calibration must not use it."""
+    h = np.random.default_rng(0)
+    rows = h.normal(size=(1200, 30))
+    labels = (rows[:, 0] + rows[:, 1] + h.normal(size=1200) > 0).astype(int)
+    model = KernelClassifier(random_state=0).fit(rows[:200], labels[:200])
+    P = model.predict_proba(rows[200:])[np.arange(1000), labels[200:]]
+    assert -np.log(P).mean() < 0.72 and P.min() > 1e-4
+
+
+def test_columns_of_a_table_are_features_of_one_model(tmp_path):
+    h = np.random.default_rng(1)
+    n = 800
+    frame = pd.DataFrame(
+        {
+            "age": h.integers(18, 90, n),
+            "town": h.choice(list("abcd"), n),
+            "pay": h.lognormal(9, 2, n),
+        }
+    )
+    frame["y"] = np.log(frame.pay) + (frame.town == "b") * 2 + np.floor(frame.age / 20)
+    model = KernelRegressor(random_state=0).fit(frame, "y")
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").predict(frame), model.predict(frame))
+    model.to_onnx(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    inputs = {name: frame[name].to_numpy(np.float64) for name in ("age", "pay")}
+    inputs["town"] = frame["town"].to_numpy(object)
+    values = session.run(["prediction"], inputs)[0]
+    np.testing.assert_allclose(values, model.predict(frame), rtol=1e-3, atol=1e-3)
