@@ -12,7 +12,7 @@ from .data import checksum
 from .distributed.team import Alone, Communicator, agree
 from .errors import InputError
 from .kernels import Kernel, Points
-from .ops import KernelProduct, frame, in_own_modes, own_modes
+from .ops import KernelProduct, bind, frame, in_own_modes, own_modes
 from .planning.memory import GPU_TILE_BYTES, TILE_BYTES
 from .solvers import Uncertainty
 
@@ -98,7 +98,7 @@ class KernelModel(nn.Module):
                     " precision='float16' to round features."
                 )
             precision = cast if "float64" in (self.precision, cast) else self.precision
-            K = KernelProduct(self.kernel, origin, precision, device, tile, spread)
+            K = bind(self.kernel, origin, precision, device, tile, spread)
             self._prepared = K, K.points(self.Z)
         return self._prepared
 
@@ -119,7 +119,7 @@ class KernelModel(nn.Module):
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
         # Rows stream through: neither X nor K is ever whole on the device.
         for i in range(0, len(X), ROWS):
-            points = K.points(self._as_learned(X[i : i + ROWS]))
+            points = K.points(self.as_learned(X[i : i + ROWS]))
             waiting.append((i, self.comm.start_sum(K.matmul(points, Z, self.alpha))))
             if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed
                 j, summed = waiting.pop(0)
@@ -128,7 +128,7 @@ class KernelModel(nn.Module):
             torch.add(summed(), self.intercept, out=out[j : j + ROWS])
         return out
 
-    def _as_learned(self, X: Tensor) -> Tensor:
+    def as_learned(self, X: Tensor) -> Tensor:
         """These rows with what never varied in training as it was there."""
         if not self.constants:
             return X
@@ -142,7 +142,7 @@ class KernelModel(nn.Module):
                 "prepare the model before it is exported: model.prepared(), or call it once."
             )
         K, Z = self._prepared
-        return K.expression(self._as_learned(X), Z, self.alpha) + self.intercept
+        return K.expression(self.as_learned(X), Z, self.alpha) + self.intercept
 
     def exported(self) -> torch.export.ExportedProgram:
         """The model as torch.export's program, for any number of rows (2 or more) of the precision
@@ -177,7 +177,7 @@ class KernelModel(nn.Module):
         K, Z = self.prepared()
         out = torch.empty(len(X), len(known.signal), dtype=known.L.dtype, device=known.L.device)
         for i in range(0, len(X), 4096):
-            x = K.points(self._as_learned(X[i : i + 4096]))
+            x = K.points(self.as_learned(X[i : i + 4096]))
             phi = torch.linalg.solve_triangular(known.L, K.dense(Z, x).to(known.L), upper=False)
             left = torch.linalg.solve_triangular(known.R, phi, upper=False)
             share = K.diagonal(x).to(phi) - (phi * phi).sum(0) + known.ridge * (left * left).sum(0)

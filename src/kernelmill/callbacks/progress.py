@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..planning.plan import Plan
 from ..solvers import Event
 from ..words import aside
+
+EVERY = 10.0  # seconds between two lines where there is no terminal
 
 
 class ProgressBar:
@@ -43,6 +48,26 @@ class ProgressBar:
         if event.kind == "end":
             self._bar.stop()
             self._bar = None
+
+
+class ChoosingLine:
+    """What is tried while a kernel is chosen: a line that is written over on a terminal, and
+    elsewhere a line every EVERY seconds.
+    """
+
+    def __init__(self) -> None:
+        self._console = Console(file=aside())
+        self._last = time.monotonic()
+
+    def __call__(self, label: str, score: float, best: float, left: float) -> None:
+        until = f", {max(0.0, left):.0f} s left" if math.isfinite(left) else ""
+        text = f"choosing: best score {best:.4g}{until}; {label}: {score:.4g}"
+        if self._console.is_terminal:
+            width = self._console.width - 1
+            self._console.print(text[:width].ljust(width), end="\r", highlight=False)
+        elif time.monotonic() - self._last >= EVERY:
+            self._last = time.monotonic()
+            self._console.print(text, highlight=False, soft_wrap=True)
 
 
 def announce(plan: Plan) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,21 +16,23 @@ from .. import kernels, solvers
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
-from ..ops import KernelProduct, frame
+from ..ops import bind, frame
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
 from ..planning.precision import fine_precision, precision_for, precision_of
 from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
-from ..tuning import elbo, local, search
-from ..tuning.sample import CHECK_ROWS, Sample, draw
+from ..tuning import elbo, local, recipes, search
+from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
-from .design import Centers, Choice, Design, Start, Task
+from .design import Centers, Choice, Design, Judged, Start, Task
 from .request import Request
 from .rows import Data, constant_features
 
 log = logging.getLogger("kernelmill")
 
+MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
+CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
 
@@ -66,6 +70,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
         tile_bytes=data.tile_bytes,
         budget=data.budget,
         ranks=comm.size,
+        target=request.seconds,
     )
 
 
@@ -131,6 +136,12 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
     if task.start.plan is not None:
         return task.base
     base = replace(task.base, every_row=centers.every_row, ridge=ridge)
+    width = kernel.width(base.d)
+    if width != base.d:
+        base = replace(base, width=width)
+        if base.rates is not None:
+            rates = measure(None, width, base.precision, base.device)
+            base = replace(base, rates=replace(rates, network=base.rates.network))
     plan = solvers.predict_plan(task.solver, base)
     asked, Z, some = task.request.precision, centers.Z, task.data.source.some
     precision = task.comm.same(lambda: precision_for(asked, plan, kernel, Z, some(512).X))
@@ -160,6 +171,7 @@ def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float
         choice = replace(choice, ridge=task.start.plan.ridge)
     own = request.kernel or choice.kernel if warm is None else warm.model.kernel
     plan = final_plan(task, choice.kernel, choice.ridge, centers)
+    plan = replace(plan, tried=choice.tried, chosen=choice.chosen)
     return Design(choice, own, centers, constants, plan, generator)
 
 
@@ -205,18 +217,40 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         return Choice(lone, 1e-6 if ridge is None else ridge)
     if kernel is not None and not unset and ridge is not None:
         return Choice(kernel, ridge)
-    found, rows = _tune(task, kernel, ridge, unset)
-    promises = rows >= ENOUGH_ROWS and task.solver.criterion == "loo" and found.error < float("inf")
+    tried: list[tuple[str, float, float]] = []
+    found, sample = _tune(task, kernel, ridge, unset, tried)
+    enough = len(sample.X) >= ENOUGH_ROWS
+    promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = free or request.ridge is not None
-    return Choice(found.kernel, found.ridge if kept else 0.0, found.error if promises else None)
+    return Choice(
+        found.kernel,
+        found.ridge if kept else 0.0,
+        found.error if promises else None,
+        found.label,
+        tried or None,
+        _judged(found, sample),
+    )
+
+
+def _judged(found: search.Choice, sample: Sample) -> Judged | None:
+    """What the recipe said of rows it was not fitted to, for classes."""
+    if found.values is None or sample.frequencies is None or sample.ratio < 1:
+        return None  # of numbers, or of another model than that of few centers
+    rows = len(found.values)
+    mean = sample.frequencies
+    parts = (found.values + mean, sample.Y[:rows] + mean, sample.w[:rows])
+    return Judged(*(part.cpu() for part in parts))
 
 
 def _tune(
-    task: Task, kernel: Kernel | None, ridge: float | None, unset: bool
-) -> tuple[search.Choice, int]:
-    """The kernel and ridge that do best on a sample, and how many rows that has."""
+    task: Task,
+    kernel: Kernel | None,
+    ridge: float | None,
+    unset: bool,
+    tried: list[tuple[str, float, float]],
+) -> tuple[search.Choice, Sample]:
+    """The kernel and ridge that do best on a sample, and the sample; `tried` is added to."""
     data, solver, p = task.data, task.solver, task.base.p
-    source = data.source
     generator = torch.Generator().manual_seed(task.base.seed)
     sample, ratio = _draw_sample(task, generator)
     if task.request.ridge is None and ratio == 1:
@@ -228,16 +262,74 @@ def _tune(
         noise = None if noise is None else (noise / data.rows.units.scale**2).to(sample.X)
         Z = task.start.own
         Z = None if Z is None else Z.to(sample.X)
-        return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), len(sample.X)
-    choice = search.tune(kernel, ridge, sample)
+        return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), sample
+    if kernel is None:
+        choice = _choose_recipe(task, ridge, sample, tried)
+    else:
+        choice = search.tune(kernel, ridge, sample)
     if unset and p > search.LARGE:
-        choice = search.rescale(choice, ridge, sample)
-        tuned = choice.kernel
-        few = source.d <= search.MANY_FEATURES
-        if few and isinstance(tuned, Radial) and isinstance(tuned.bandwidth, Tensor):
-            sharper = local.refine_locally(tuned, source, p, data.budget // 2, generator)
-            choice = search.retune(sharper, choice, ridge, sample)
-    return choice, len(sample.X)
+        if kernel is not None or sample.X.device.type == "cpu":
+            choice = search.rescale(choice, ridge, sample)
+        sharper = _refine_locally(choice.kernel, task, generator)
+        choice = search.retune(sharper, choice, ridge, sample)
+    return choice, sample
+
+
+def _choose_recipe(
+    task: Task, ridge: float | None, sample: Sample, tried: list[tuple[str, float, float]]
+) -> search.Choice:
+    """The best recipe, with the best ridge in the regime of the real run."""
+    few = ridge if sample.ratio >= 1 else None
+    request, start = task.request, time.perf_counter()
+    limit = math.inf if request.time_limit is None else CHOOSING * request.time_limit
+    seconds = lambda: time.perf_counter() - start  # noqa: E731
+
+    def report(label: str, score: float) -> None:
+        tried.append((label, score, seconds()))
+        task.choosing(label, score, min(one[1] for one in tried), limit - seconds())
+
+    best = recipes.choose_recipe(
+        recipes.Contest(sample, task.data.rows.columns, few, effort_of(task.data), request.ways),
+        report,
+        lambda: seconds() < limit,
+    )
+    choice = search.Choice(
+        best.kernel, best.verdict.ridge, best.verdict.error, best.label, best.verdict.values
+    )
+    return choice if sample.ratio >= 1 else search.in_regime(choice, ridge, sample)
+
+
+def _refine_locally(kernel: Kernel, task: Task, generator: torch.Generator) -> Kernel:
+    """Every radial part with the bandwidths that neighbourhoods choose; the same object where that
+    does not help.
+    """
+    source, p, budget = task.data.source, task.base.p, task.data.budget // 2
+    if isinstance(kernel, kernels.Sum):
+        parts = [_refine_locally(part, task, generator) for part in kernel.parts]
+        same = all(part is old for part, old in zip(parts, kernel.parts, strict=True))
+        return kernel if same else kernels.Sum(parts, kernel.weights)  # type: ignore[arg-type]
+    if not isinstance(kernel, Radial):
+        return kernel
+    groups = _groups(kernel, task.data.rows.columns)
+    single = kernel.features is None and not isinstance(kernel.bandwidth, Tensor)
+    if single or int(groups.max()) >= search.MANY_FEATURES or len(groups) > MOST_REFINED:
+        return kernel
+    return local.refine_locally(kernel, groups, source, p, budget, generator)
+
+
+def _groups(kernel: Radial, columns: Tensor) -> Tensor:
+    """Which of the kernel's features share a bandwidth: those of one column, where they are known
+    to be of one.
+    """
+    features = kernel.features
+    if features is None:
+        few = len(columns) <= search.MANY_FEATURES
+        return torch.arange(len(columns)) if few else columns
+    return columns[features.column] if features.map is None else torch.arange(len(features))
+
+
+def effort_of(data: Data) -> Effort:
+    return Effort.on(data.source.device, data.budget)
 
 
 def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]:
@@ -247,7 +339,8 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
     # Few rows are all taken, in an order that no seed changes: they come sorted, and the first
     # ones must not be alike.
     drawn = torch.Generator().manual_seed(0) if n <= CHECK_ROWS else generator
-    rows, stands_for = draw(n, data.codes, drawn)
+    most = max(SAMPLE_ROWS, effort_of(data).dense)
+    rows, stands_for = draw(n, data.codes, drawn, most)
     # In the proportion of the real run, but never with so few centers that a kernel for few is
     # chosen (covertype: 80 % instead of 90).
     ratio = 1.0
@@ -257,7 +350,10 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
     X, Y, w = (part.to(data.source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
     scatter = data.rows.units.scatter
     scatter = None if scatter is None else (scatter / (n * data.weight)).to(X)
-    return Sample(X, Y, w * stands_for.to(w), ratio, data.weight, scatter), ratio
+    frequencies = None if data.rows.regression else data.rows.units.mean.to(X)
+    w = w * stands_for.to(w)
+    scoring = task.request.scoring
+    return Sample(X, Y, w, ratio, data.weight, scatter, None, frequencies, scoring), ratio
 
 
 def _find_constants(task: Task) -> dict[int, float]:
@@ -305,7 +401,5 @@ def _draw_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ten
     K = None
     if how not in ("uniform", "balanced"):  # the other ways look at distances
         origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
-        K = KernelProduct(
-            kernel, origin, base.precision, torch.device(base.device), base.tile_bytes, spread
-        )
+        K = bind(kernel, origin, base.precision, torch.device(base.device), base.tile_bytes, spread)
     return ways.choose(how, K, source, task.data.codes, base.p, generator)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +21,32 @@ from ..storage.run_folder import Choices, Saved
 from .request import Request
 from .rows import Data
 
+log = logging.getLogger("kernelmill")
+
+
+class Judged(NamedTuple):
+    """Values that models said of rows they were not fitted to, (r, c), the targets, and weights."""
+
+    values: Tensor
+    targets: Tensor
+    w: Tensor
+
 
 @dataclass(frozen=True)
 class Choice:
     """A kernel, the ridge over the mean weight, and the squared error that they promise, if
     known.
+
+    `chosen` says which of those that were `tried` it is; `judged` is what it said of rows that it
+    was not fitted to, for classes.
     """
 
     kernel: Kernel
     ridge: float
     expected: float | None = None
+    chosen: str = ""
+    tried: list[tuple[str, float, float]] | None = None
+    judged: Judged | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,7 @@ class Design:
             "order": self.centers.order,
             "every_row": self.centers.every_row,
             "expected": self.choice.expected,
+            "judged": None if self.choice.judged is None else self.choice.judged._asdict(),
             "constants": self.constants,
             "generator": self.generator.get_state(),
         }
@@ -196,14 +216,25 @@ class Start:
         Z = before["dealt"]["Z"].to(plan.device)
         generator = torch.Generator()
         generator.set_state(before["generator"])
+        known = before.get("judged")
+        judged = None if known is None else Judged(**known)
         return Design(
-            Choice(kernel, before["ridge"], before.get("expected")),
+            Choice(kernel, before["ridge"], before.get("expected"), judged=judged),
             own,
             Centers(Z, before["order"], before["every_row"]),
             before.get("constants", {}),
             plan,
             generator,
         )
+
+
+# Who is told of a recipe that was tried: what it is, its score, the best so far, and the seconds
+# that are left.
+Choosing = Callable[[str, float, float, float], None]
+
+
+def log_choice(label: str, score: float, best: float, left: float) -> None:
+    log.info("tuning: %s: %.4g", label, score)
 
 
 @dataclass(frozen=True)
@@ -218,6 +249,7 @@ class Task:
     solver: Solver
     base: Plan
     comm: Communicator
+    choosing: Choosing = log_choice
 
     @property
     def team(self) -> Communicator:

@@ -12,7 +12,7 @@ from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
 from ..solvers import HistoryRow, State
-from .design import Design, Task
+from .design import Design, Judged, Task
 from .rows import Data, Units
 
 
@@ -115,6 +115,7 @@ class Fitted:
     interrupted: bool = False
     ended: str = ""
     check: Check | None = None
+    judged: Judged | None = None
 
     @property
     def rows(self) -> int:

@@ -13,12 +13,13 @@ from torch import Tensor
 from .. import solvers
 from ..callbacks.early_stopping import EarlyStopping, NoEarlyStopping
 from ..callbacks.listeners import Callback, Listeners
-from ..callbacks.progress import announce, plan_line
+from ..callbacks.progress import ChoosingLine, announce, plan_line
 from ..callbacks.validation import NoValidation, Validation
 from ..data import Stream
 from ..distributed.team import Alone, Communicator, leads, shard
 from ..errors import InputError, warn
 from ..planning.plan import Plan
+from ..scoring import USUAL, score
 from ..signals import Ends
 from ..solvers import Ended, NotFinite, Problem, Solution, State
 from ..storage.identity import identity
@@ -33,21 +34,18 @@ from .rows import Data, Held, Rows, read
 
 log = logging.getLogger("kernelmill")
 
-Score = Callable[[Tensor, Tensor, Tensor], float]  # of values, targets or codes, and weights
-
 
 @dataclass(frozen=True)
 class Surroundings:
     """What a fit happens in: its ranks, its folder, who listens, and which signals end it.
 
-    `score` tells how well held-out rows are predicted, and `verbose` announces the plan.
+    `verbose` announces the plan.
     """
 
     comm: Communicator = field(default_factory=Alone)
     store: NoRun = field(default_factory=NoRun)
     ends: Ends = field(default_factory=lambda: Ends(Alone()))
     callbacks: Sequence[Callback] = ()
-    score: Score | None = None
     verbose: bool = False
 
 
@@ -74,6 +72,8 @@ def learn(
     task = decide(request, data, start, comm)  # 2 plan: the solver and its sizes
     generator = torch.Generator().manual_seed(request.seed)
     task = mix(check_solver(task, around.verbose), generator)
+    if around.verbose and leads(comm):
+        task = replace(task, choosing=ChoosingLine())
     design = start.design(request, task.base)  # 3 choose: kernel, ridge, centers
     if design is None:
         design = choose(task, generator, clock, promised)
@@ -190,10 +190,11 @@ def announce_memory(plan: Plan, budget: int) -> None:
 
 def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
     """One listener for each duty."""
-    held, score, team = task.data.rows.held, around.score, task.team
+    rows, team = task.data.rows, task.team
     validation, stopping = NoValidation(), NoEarlyStopping()
-    if held is not None and score is not None:
-        validation = Validation(partial(score_held, blueprint, held, score))
+    if rows.held is not None:
+        name = task.request.scoring or USUAL[rows.regression]
+        validation = Validation(partial(score_held, blueprint, rows.held, name))
         if task.request.early_stopping:
             stopping = EarlyStopping(task.solver.patience)
     return Listeners(
@@ -201,12 +202,12 @@ def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
     )
 
 
-def score_held(blueprint: Blueprint, held: Held, score: Score, alpha: Tensor) -> float:
+def score_held(blueprint: Blueprint, held: Held, name: str, alpha: Tensor) -> float:
     """The score of held-out rows under a solver's weights; all ranks decide by one."""
     model = blueprint.model(blueprint.weights(alpha))
     with torch.no_grad():
         values = model(held.X).cpu()
-    return blueprint.comm.same(lambda: score(values, held.y, held.w))
+    return blueprint.comm.same(lambda: score(name, values, held.y, held.w))
 
 
 def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan, State | None]:
@@ -266,6 +267,7 @@ def finish(
         data,
         listeners.interrupted,
         ended,
+        judged=design.choice.judged,
     )
     asked = listeners.interrupted or solution.ended is Ended.STOPPED
     expected = design.choice.expected

@@ -23,6 +23,7 @@ from ..planning.arguments import unless_auto, whole
 from ..planning.plan import Plan
 from ..planning.precision import check_precision
 from ..solvers import Solver
+from ..tuning.recipes import Ways
 
 # Settings that do not change what is learned.
 OF_THIS_MACHINE = (
@@ -35,7 +36,10 @@ OF_THIS_MACHINE = (
     "memory_budget",
     "random_state",
     "ranks",
+    "time_limit",
 )
+ON_CPU, ON_GPU = 120.0, 40.0  # seconds that solving may take where nobody said
+MEMBERS = 3  # kernels of a sum, at most
 KEPT = ("kernel", "n_centers", "centers")  # by a warm start
 
 
@@ -54,13 +58,22 @@ class Request:
     precision: str | None = None
     memory_budget: int | str | None = None
     early_stopping: bool = False
+    time_limit: float | None = None  # seconds
+    ways: Ways = field(default_factory=Ways)
+    scoring: str | None = None  # of held-out rows
     seed: int = 0
     # As given: what a resumed run must repeat.
     settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, settings: Mapping[str, Any], *, device: str, early_stopping: bool, seed: int
+        cls,
+        settings: Mapping[str, Any],
+        *,
+        device: str,
+        early_stopping: bool,
+        scoring: str | None,
+        seed: int,
     ) -> Request:
         """From the arguments of an estimator."""
         given = {name: unless_auto(value) for name, value in settings.items()}
@@ -80,9 +93,19 @@ class Request:
             precision=check_precision(given["precision"]),
             memory_budget=given["memory_budget"],
             early_stopping=early_stopping,
+            time_limit=_check_seconds(given["time_limit"]),
+            ways=_check_ways(given["feature_learning"], given["ensemble"]),
+            scoring=scoring,
             seed=seed if plan is None else plan.seed,
             settings={name: settings[name] for name in settings if name not in OF_THIS_MACHINE},
         )
+
+    @property
+    def seconds(self) -> float:
+        """What solving may take, by prediction, where the number of centers is open."""
+        if self.time_limit is not None:
+            return self.time_limit / 2  # the rest is for choosing
+        return ON_GPU if self.device.startswith("cuda") else ON_CPU
 
     @property
     def kept(self) -> dict[str, str]:
@@ -129,6 +152,29 @@ def _refuse_beside_plan(given: Mapping[str, object]) -> None:
         raise InputError(
             f"a plan was given as solver, which has its own {' and '.join(twice)}; leave them out."
         )
+
+
+def _check_seconds(limit: object) -> float | None:
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, Real) or not 0 < float(limit) < math.inf:
+        raise InputError(
+            f"time_limit={limit!r} was given, expected seconds above 0, or None for no limit."
+        )
+    return float(limit)
+
+
+def _check_ways(feature_learning: object, ensemble: object) -> Ways:
+    """What a kernel that is chosen may be made of; None leaves it open."""
+    truth = (bool, np.bool_)
+    if not isinstance(feature_learning, truth) and feature_learning is not None:
+        raise InputError(
+            f"feature_learning={feature_learning!r} was given, expected 'auto', True or False."
+        )
+    if isinstance(ensemble, truth):
+        ensemble = MEMBERS if ensemble else 1
+    members = whole("ensemble", ensemble, 1) or MEMBERS
+    return Ways(feature_learning is None or bool(feature_learning), members)
 
 
 def _check_ridge(ridge: object) -> float | None:

@@ -61,6 +61,12 @@ class Rows:
     encoder: Encoder | None = None
 
     @property
+    def columns(self) -> Tensor:
+        """(d,) the column of the user's table that each feature was made of."""
+        d = self.X.shape[1]
+        return torch.arange(d) if self.encoder is None else torch.tensor(self.encoder.columns)
+
+    @property
     def regression(self) -> bool:
         return self.codes is None
 

@@ -208,7 +208,6 @@ def _by_steps(request: Request, before: Continued, chunk: Chunk, around: Surroun
     Y = torch.cat([chunk.Y, others.Y]).to(model.alpha.dtype)
     codes = Y.argmax(1) if chunk.classes else None
     data = Rows(X, Y, torch.cat([w, others.w]), Units.of(torch.zeros_like(Y[0])), codes)
-    around = replace(around, score=None)
     fitted = learn(
         replace(request, solver=solver, plan=None), data, around, warm=Warm(model, before.ridge)
     )

@@ -27,7 +27,7 @@ def values64(count: float, plan: Plan, rates: Rates) -> float:
     """
     if not plan.on_gpu:
         return count / rates.block * (1 if rates.precision == "float64" else 2)
-    return count * (2 * plan.d / rates.products + 5 * 16 / rates.read)
+    return count * (2 * plan.features / rates.products + 5 * 16 / rates.read)
 
 
 def always(plan: Plan) -> float:

@@ -14,7 +14,7 @@ import torch
 
 from ..distributed.team import Communicator, is_alone
 from ..kernels import Kernel, Laplacian, Radial
-from ..ops import KernelProduct
+from ..ops import bind
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _measure(kernel: Kernel, d: int, precision: str, device: str) -> Rates:
     rows = min(cols, 8192 if gpu else 1024)
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(cols, d, generator=generator).to(place) / max(1, d) ** 0.5
-    K = KernelProduct(kernel, X.double().mean(0), precision, place, (256 if gpu else 8) << 20)
+    K = bind(kernel, X.double().mean(0), precision, place, (256 if gpu else 8) << 20)
     Z = K.points(X)
     v = torch.randn(cols, 10, generator=generator).to(place, K.dtype)
     block = rows * cols / _seconds(lambda: K.matmul(Z[:rows], Z, v), place)

@@ -31,6 +31,7 @@ class Plan:
     d: int
     c: int
     p: int
+    width: int = 0  # numbers that a row becomes under its kernel; see `features`
     # What features are rounded to; sums are float32, or float64 for "float64".
     precision: str = "float32"
     # The same for solvers that go all the way to their fixed point, where it
@@ -54,8 +55,12 @@ class Plan:
     ranks: int = 1
     bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
+    target: float = 120.0  # seconds that solving may take where the number of centers is open
     rates: Rates | None = None  # of this machine, as they were measured
     settings: dict[str, Json] | None = None  # of the solver, as it was given
+    # What competed to be the kernel: what it is, its score (less is better), seconds until then.
+    tried: list[tuple[str, float, float]] | None = None
+    chosen: str = ""  # which of them
     keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
     sweep_rows: int = 4096  # rows of K(X,Z) at a time
     # EigenPro, phase one
@@ -89,7 +94,14 @@ class Plan:
             rates = values["rates"]
             network = Network(**rates["network"]) if rates.get("network") else None
             values = {**values, "rates": Rates(**{**rates, "network": network})}
+        if values.get("tried"):
+            values = {**values, "tried": [tuple(one) for one in values["tried"]]}
         return cls(**{name: value for name, value in values.items() if name in known})
+
+    @property
+    def features(self) -> int:
+        """Numbers that a row becomes under its kernel; its columns, where that is not known yet."""
+        return self.width or self.d
 
     @property
     def on_gpu(self) -> bool:

@@ -90,7 +90,7 @@ class ASkotch(Solver[Blocks, ASkotchState]):
         whole("rank", self.rank, 1)
         n, c, item = base.n, base.c, base.itemsize
         m = min(n, self.m or max(256, n // 100))
-        row = base.d * (base.feature_bytes + base.x_bytes) + item
+        row = base.features * base.feature_bytes + base.d * base.x_bytes + item
         bytes = n * (row + 8 * c * item) + 8 * m * (m + 4 * min(self.rank, m)) + 2 * base.tile_bytes
         return replace(base, epochs=base.epochs or EPOCHS, m=m, q=min(self.rank, m), bytes=bytes)
 

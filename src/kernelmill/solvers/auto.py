@@ -18,7 +18,6 @@ from ..planning.precision import check_precision, fine_precision, precision_of
 from .base import Solver
 from .registry import NAMED
 
-TARGET_SECONDS = 120  # what a fit may take, by prediction, where nobody said how many centers
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
 WORTH = 5  # times the seconds that an exact solution of a regression may take (docs/solvers.md)
 ENOUGH = 10_000  # centers with which an exact solution is better than a stochastic one with more
@@ -73,13 +72,15 @@ class Forecast:
     def best(self) -> Candidate | None:
         """The fastest candidate that fits.
 
-        For a regression an exact solution is worth a minute, or WORTH times the seconds.
+        For a regression an exact solution is worth half of the target, or WORTH times the
+        seconds.
         """
         fastest, exact = self.fastest(), self.fastest(exact=True)
         if fastest is None or exact is None or exact.plan is None or not exact.plan.regression:
             return fastest
         quick = fastest.seconds
-        limit = max(quick, TARGET_SECONDS / 2, min(WORTH * quick, TARGET_SECONDS))
+        target = exact.plan.target
+        limit = max(quick, target / 2, min(WORTH * quick, target))
         return exact if exact.seconds <= limit else fastest
 
     @property
@@ -158,7 +159,7 @@ def forecast(base: Plan) -> Forecast:
 
 
 def affordable(base: Plan) -> Plan:
-    """The same problem with as many centers as are predicted to take TARGET_SECONDS: every row, or
+    """The same problem with as many centers as are predicted to meet the target: every row, or
     the largest of a few round numbers. For a regression with as many as can be solved exactly, if
     these are not few.
     """
@@ -168,11 +169,11 @@ def affordable(base: Plan) -> Plan:
     ]
     for size in sizes if base.regression else []:
         exact = forecast(size).fastest(exact=True)
-        if exact and exact.seconds <= TARGET_SECONDS and (size.every_row or size.p >= ENOUGH):
+        if exact and exact.seconds <= base.target and (size.every_row or size.p >= ENOUGH):
             return size
     for size in sizes:
         best = forecast(size).fastest()
-        if best and best.seconds <= TARGET_SECONDS:
+        if best and best.seconds <= base.target:
             return size
     return sizes[-1]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..ops import KernelProduct
+from ..ops import bind
 from ..planning.plan import Plan
 from ..projection import Factor, factor
 from .base import Problem, Report, Setup, Solver, State
@@ -58,9 +58,7 @@ class EigenPro4Exact(Solver[Factors, State]):
 
     def prepare(self, problem: Problem, plan: Plan, state: State | None) -> tuple[Factors, State]:
         origin = problem.Z.mean(0, dtype=torch.float64)
-        K = KernelProduct(
-            problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes
-        )
+        K = bind(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
         rows = problem.source.take(torch.arange(problem.source.n))
         X, Y, Z = K.points(rows.X), rows.Y.to(K.device, K.dtype), K.points(problem.Z)
         setup = Factors(plan, factor(K.dense(X, X)), factor(K.dense(Z, Z)), K.dense(X, Z), Y)

@@ -77,7 +77,9 @@ def pass_sums(plan: Plan, rates: Rates, m: int, computing: float) -> float:
         if plan.solver != "eigenpro2" and keeps_factors(plan)
         else 0.0
     )
-    beside = rates.network.seconds(m * (plan.d * plan.feature_bytes + plan.itemsize), plan.ranks)
+    beside = rates.network.seconds(
+        m * (plan.features * plan.feature_bytes + plan.itemsize), plan.ranks
+    )
     beside += rates.network.seconds((plan.q or 0) * plan.c * plan.itemsize, plan.ranks)
     return few + solved + max(0.0, beside - computing)
 

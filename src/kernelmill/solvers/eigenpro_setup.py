@@ -13,7 +13,7 @@ from ..data import Source
 from ..distributed.team import Communicator, count, gather, largest, shard
 from ..kernels import Kernel, Points
 from ..losses import Loss, Square
-from ..ops import SMALLEST_TILE, KernelProduct, frame
+from ..ops import SMALLEST_TILE, KernelProduct, bind, frame
 from ..planning.plan import Plan
 from ..preconditioner import (
     ANCHORED_STEP,
@@ -91,9 +91,7 @@ class Setup(base.Setup):
 def product(kernel: Kernel, Z: Tensor, plan: Plan, comm: Communicator) -> KernelProduct:
     """The kernel in the plan's precision, measured from the mean of the centers."""
     origin, spread = frame(kernel, Z, comm.all_sum)
-    return KernelProduct(
-        kernel, origin, plan.precision, torch.device(plan.device), plan.tile_bytes, spread
-    )
+    return bind(kernel, origin, plan.precision, torch.device(plan.device), plan.tile_bytes, spread)
 
 
 def first(comm: Communicator, Z: Points, rows: int) -> Points:

@@ -32,7 +32,7 @@ def eigenpro_sizes(
     budget.
     """
     base = replace(base, epochs=base.epochs or default_epochs(base.n))
-    n, d, c, p, item = base.n, base.d, base.c, base.p, base.itemsize
+    n, d, c, p, item = base.n, base.features, base.c, base.p, base.itemsize
     whole("s", s, 1)
     whole("q", q, 0)
     if s is not None and q is not None and q >= s:
@@ -137,12 +137,12 @@ def keeping_pays(plan: Plan) -> bool:
     values on an H200). float32 features are two parts and three products, and count three times.
     More outputs than fit the chip go through memory anyway.
     """
-    features = plan.d * {"float32": 3, "tf32": 2}.get(plan.precision, 1)
+    features = plan.features * {"float32": 3, "tf32": 2}.get(plan.precision, 1)
     return (
         not plan.on_gpu
         or plan.precision == "float64"
         or features >= 400
-        or plan.c > on_chip(plan.precision, plan.d)
+        or plan.c > on_chip(plan.precision, plan.features)
     )
 
 
@@ -162,7 +162,7 @@ def peak_bytes(plan: Plan) -> int:
     )
     m, m_Z = plan.m or min(plan.p, 1024), plan.m_Z or pass_rows(plan)
     cycle = -(-min(n, plan.T * m if plan.T else plan.p) // plan.ranks)
-    row = d * plan.feature_bytes + item
+    row = plan.features * plan.feature_bytes + item
     centers = p * (row + d * plan.x_bytes)
     # Of (p, c): the state, its trail, h and what a step adds.
     copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2
@@ -180,7 +180,8 @@ def peak_bytes(plan: Plan) -> int:
         held += 8 * p * m_Z
         factors = 3 * min(plan.stack_bytes, 8 * p * m_Z)
     eigensystem = max(3 * 8 * s * s, item * (plan.fresh**2 + 2 * plan.fresh * (s + q)) + 8 * s * s)
-    batch = m * (d * (plan.x_bytes + 3 * item) + 2 * item * (s + q) // plan.ranks)
+    wide = plan.features * 3 * item
+    batch = m * (d * plan.x_bytes + wide + 2 * item * (s + q) // plan.ranks)
     batch += m * d * plan.x_bytes * (plan.ranks > 1)  # the next one, which is being gathered
     step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
     project = (

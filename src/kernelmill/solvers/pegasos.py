@@ -71,7 +71,7 @@ class Pegasos(Solver[Rows, PegasosState]):
                 "solver='pegasos' needs a ridge above 0: its step is 1 over the ridge."
             )
         m = min(base.n, self.m or 64)
-        row = base.d * (base.feature_bytes + base.x_bytes) + base.itemsize
+        row = base.features * base.feature_bytes + base.d * base.x_bytes + base.itemsize
         return replace(
             base,
             epochs=base.epochs or EPOCHS,

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data import Source
 from ..errors import InputError
 from ..kernels import Points
-from ..ops import Block, KernelProduct, transposed_product
+from ..ops import Block, KernelProduct, bind, transposed_product
 from ..planning.plan import Plan
 from .base import Problem, Setup
 from .eigenpro_sizes import keeping_pays
@@ -108,7 +108,7 @@ class InFloat64(Setup):
 
 def in_float64(problem: Problem, plan: Plan) -> tuple[KernelProduct, Points]:
     origin = problem.Z.mean(0, dtype=torch.float64)
-    K = KernelProduct(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
+    K = bind(problem.kernel, origin, "float64", torch.device(plan.device), plan.tile_bytes)
     return K, K.points(problem.Z)
 
 
@@ -142,12 +142,12 @@ def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
     )
     held = (
         8 * p * p * (factors + 1)
-        + p * (base.d * (base.feature_bytes + base.x_bytes) + 8 * 8 * c)
+        + p * (base.features * base.feature_bytes + base.d * base.x_bytes + 8 * 8 * c)
         + 4 * n * c * item
     )
     held += factors * 8 * 1024 * p * base.on_gpu  # the inverses of their diagonal blocks
-    batch = rows * (base.d * (base.x_bytes + 3 * item) + 3 * c * item)
-    whole_block = n * ((p + 7) * item + (base.d * base.feature_bytes if base.on_gpu else 0))
+    batch = rows * (base.d * base.x_bytes + base.features * 3 * item + 3 * c * item)
+    whole_block = n * ((p + 7) * item + (base.features * base.feature_bytes if base.on_gpu else 0))
     block = rows * p * item
     fits = held + batch + whole_block <= base.budget
     keep_all = bool(keep) if keep is not None else fits

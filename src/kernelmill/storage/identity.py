@@ -12,7 +12,9 @@ from torch import Tensor
 # All that runs had before they had fingerprints of all data.
 OLD = ("targets of checksum", "weights of checksum", "rows of checksum")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-SINCE = ", loss='square'"  # settings that older runs do not name, as they were then
+# Settings that older runs do not name, as they were then: of solvers and kernels, and of fits.
+SINCE = (", loss='square'", ", features=None", ", how=None")
+DEFAULTS = {"feature_learning": "'auto'", "ensemble": "'auto'", "scoring": "None"}
 
 
 def shorten(value: object) -> str:
@@ -33,11 +35,12 @@ def describe(value: object) -> str:
     array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return (
-        f"an array of checksum {_sum(torch.as_tensor(value))}"
-        if array
-        else ADDRESS.sub("", repr(value)).replace(SINCE, "")
-    )
+    if array:
+        return f"an array of checksum {_sum(torch.as_tensor(value))}"
+    text = ADDRESS.sub("", repr(value))
+    for setting in SINCE:
+        text = text.replace(setting, "")
+    return text
 
 
 def _sum(values: Tensor) -> str:

@@ -62,9 +62,12 @@ FITTED: dict[str, type | UnionType] = {
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
     "classes_": np.ndarray,
-    "temperature_": float,
+    "temperature_": float,  # of models from before the slope
+    "slope_": float,
+    "log_slope_": float,
     "bias_": np.ndarray,
     "floor_": float,
+    "decision_bias_": np.ndarray,
     "n_outputs_": int,
     "y_ndim_": int,
     "rows_seen_": int,
@@ -536,13 +539,18 @@ def _check_extra(folder: Path, extra: Extra, d: int | None, outputs: int) -> Non
         wrong.append(("classes_", fitted["classes_"].shape))
     if (counts := fitted.get("confusion_")) is not None and counts.shape != (outputs, outputs):
         wrong.append(("confusion_", counts.shape))
-    bias = fitted.get("bias_", np.zeros(outputs))
-    if not wrong and (bias.shape != (outputs,) or not np.isfinite(bias).all()):
-        wrong.append(("bias_", bias))
+    for name in ("bias_", "decision_bias_"):
+        bias = fitted.get(name, np.zeros(outputs))
+        if not wrong and (bias.shape != (outputs,) or not np.isfinite(bias).all()):
+            wrong.append((name, bias))
+    for name in ("slope_", "log_slope_"):
+        if not wrong and not 0 <= fitted.get(name, 1.0) < math.inf:
+            wrong.append((name, fitted[name]))
     if not wrong and not 0 < fitted.get("temperature_", 1.0) < math.inf:
         wrong.append(("temperature_", fitted["temperature_"]))
-    if not wrong and not 0 <= fitted.get("floor_", 0.0) < 1:
-        wrong.append(("floor_", fitted["floor_"]))
+    floor = fitted.get("floor_", 0.0)
+    if not wrong and not (0 < floor < 1 or (floor == 0 and "log_slope_" not in fitted)):
+        wrong.append(("floor_", floor))
     if d is not None and fitted["n_features_in_"] != d:
         wrong.append(("n_features_in_", fitted["n_features_in_"]))
     if wrong:

@@ -44,7 +44,7 @@ from ..solvers import NAMED, Ended, Event, HistoryRow, State
 from ..types import Json
 from .atomic import write_file
 from .codec import decode, encode
-from .identity import OLD, shorten
+from .identity import DEFAULTS, OLD, shorten
 
 log = logging.getLogger("kernelmill")
 
@@ -92,6 +92,7 @@ class Choices(Peeked):
     every_row: bool
     generator: Tensor
     constants: NotRequired[dict[int, float]]
+    judged: NotRequired[dict[str, Tensor] | None]  # see Judged
     scale: NotRequired[Tensor]  # of targets; runs of before they had one only centered them
     identity: NotRequired[dict[str, str]]
     data: NotRequired[dict[str, str | Account]]  # fingerprints
@@ -294,7 +295,7 @@ class Run(NoRun):
             self._check(self.choices, self._identity)
 
     def _check(self, choices: Choices, identity: dict[str, str]) -> None:
-        before = choices.get("identity", {})
+        before = {**DEFAULTS, **choices.get("identity", {})}
         # Else it was begun by a version that looked at 64 rows.
         whole = "data" in choices
         changed = [
