@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640, 300  # of a plot with axes, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 76, WIDTH - 16, 12, HEIGHT - 44  # of what is between the axes
+LEFT, RIGHT, TOP, BOTTOM = 96, WIDTH - 16, 12, HEIGHT - 44  # of what is between the axes
+SIDE = 440  # of a plot of rates from 0 to 1
+UNIT_LEFT, UNIT_RIGHT, UNIT_BOTTOM = 64, SIDE - 16, SIDE - 68  # of what is between its axes
+COUNTS = 64  # pixels below it, for how many rows there are
 BAR_LEFT, BAR_RIGHT = 190, WIDTH - 90  # of bars, between their names and their numbers
 Points = Sequence[tuple[float, float]]
 
@@ -117,7 +120,83 @@ def _plot(
     low, high = _span([y for _, y in points], log_y)
     margin = 0.0 if log_y else (high - low) * 0.05
     y = Axis(y_name, low - margin, high + margin, BOTTOM, TOP, log_y)
-    return Plot(x, y, [(x.place(a), y.place(b)) for a, b in points])
+    return Plot(x, y, _places(x, y, points))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Lines, each with a name, between axes from 0 to 1, over the diagonal."""
+
+    x: Axis
+    y: Axis
+    lines: Sequence[tuple[str, Points]]
+
+
+def rates(lines: dict[str, Points], x_name: str, y_name: str) -> Rates:
+    x, y = _unit_axes(x_name, y_name)
+    return Rates(x, y, [(name, _places(x, y, points)) for name, points in lines.items()])
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Shares against probabilities, with their errors, and below them how many rows there are.
+
+    dots: x, y, and the ends of the error in y; counts: left, top, width, height and the number.
+    """
+
+    x: Axis
+    y: Axis
+    dots: Sequence[tuple[float, float, float, float]]
+    counts: Sequence[tuple[float, float, float, float, str]]
+
+
+def reliability(
+    bins: Sequence[tuple[float, float, int, float, float]], x_name: str, y_name: str
+) -> Reliability:
+    """Of bins from a to b: rows, mean probability, share."""
+    x, y = _unit_axes(x_name, y_name)
+    dots, counts = [], []
+    most = max(rows for _, _, rows, _, _ in bins)
+    for a, b, rows, probability, share in bins:
+        error = 2 * math.sqrt(probability * (1 - probability) / rows)
+        low, high = max(0.0, share - error), min(1.0, share + error)
+        dots.append((x.place(probability), y.place(share), y.place(low), y.place(high)))
+        left, height = x.place(a), round(max(1.0, (COUNTS - 18) * rows / most), 1)
+        wide = round(x.place(b) - left - 2, 1)
+        counts.append((left + 1, UNIT_BOTTOM + COUNTS + 8 - height, wide, height, short(rows)))
+    return Reliability(x, y, dots, counts)
+
+
+def _unit_axes(x_name: str, y_name: str) -> tuple[Axis, Axis]:
+    x = Axis(x_name, 0.0, 1.0, UNIT_LEFT, UNIT_RIGHT)
+    return x, Axis(y_name, 0.0, 1.0, UNIT_BOTTOM, TOP)
+
+
+def _places(x: Axis, y: Axis, points: Points) -> Points:
+    return [(x.place(a), y.place(b)) for a, b in points]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Vertical bars: left, top, width, height; and where 0 is, if it is among them."""
+
+    x: Axis
+    y: Axis
+    bars: Sequence[tuple[float, float, float, float]]
+    zero: float | None
+
+
+def histogram(edges: Sequence[float], counts: Sequence[int], x_name: str) -> Histogram:
+    """How many values there are between these edges."""
+    x = Axis(x_name, edges[0], edges[-1], LEFT, RIGHT)
+    y = Axis("rows", 0.0, 1.05 * max(1, *counts), BOTTOM, TOP)
+    bars = []
+    for a, b, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        left, top = x.place(a), y.place(count)
+        width, height = round(x.place(b) - left - 1, 1), round(BOTTOM - top, 1)
+        bars.append((left, top, width, height))
+    zero = x.place(0.0) if edges[0] < 0 < edges[-1] else None
+    return Histogram(x, y, bars, zero)
 
 
 @dataclass(frozen=True)
