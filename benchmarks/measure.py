@@ -66,8 +66,14 @@ def machine(command: str | None = None) -> dict:
         "torch": torch.__version__,
         "scikit_learn": sklearn.__version__,
         "kernelmill": kernelmill.__version__,
-        "command": command or " ".join([Path(sys.executable).name, *sys.argv]),
+        "command": command or " ".join([Path(sys.executable).name, *_words()]),
     }
+
+
+def _words() -> list[str]:
+    """The command's words; of files outside this folder only their names."""
+    outside = (Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])
+    return [Path(sys.argv[0]).name, *outside]
 
 
 def _commit() -> str:

@@ -46,6 +46,11 @@ class Benchmark:
 
 
 BENCHMARKS = {
+    "agop": Benchmark(
+        "one average gradient outer product",
+        "agop:cases",
+        ("rows", "centers", "features", "outputs", "device"),
+    ),
     "auto": Benchmark(
         "solver='auto' beside each of its candidates", "auto:cases", ("n", "p", "solver")
     ),
@@ -100,6 +105,12 @@ BENCHMARKS = {
     "ranks_time": Benchmark("one process against one for each core", "ranks:times", ("cores",)),
     "scaling": Benchmark(
         "time and memory against centers and rows", "scaling:cases", ("n", "p"), needs_gpu=True
+    ),
+    "tables": Benchmark(
+        "23 tables beside boosted trees",
+        "bench_tables:cases",
+        ("table", "method", "fraction", "device"),
+        needs_data=True,
     ),
     "tabular": Benchmark(
         "four regression tables", "tabular:cases", ("data", "method"), needs_data=True
