@@ -369,8 +369,9 @@ def neighbours(y, X=None):
 
 def refine(source, bandwidth=1.0):
     start = kernels.Laplacian(torch.full((source.d,), bandwidth, dtype=torch.float64))
+    groups = torch.arange(source.d)
     return start, neighbourhoods.refine_locally(
-        start, source, source.n, 1 << 30, torch.Generator().manual_seed(1)
+        start, groups, source, source.n, 1 << 30, torch.Generator().manual_seed(1)
     )
 
 
@@ -424,7 +425,7 @@ def test_neighbourhoods_are_asked_where_centers_are_many_and_features_few(
 ):
     calls = []
 
-    def recorded(kernel, source, p, budget, generator):
+    def recorded(kernel, groups, source, p, budget, generator):
         calls.append((source.n, p))
         return kernels.Laplacian(torch.full((features,), 7.0, dtype=torch.float64))
 

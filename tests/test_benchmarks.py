@@ -12,6 +12,7 @@ from benchmarks import page, run
 from benchmarks.run import BENCHMARKS, RESULTS
 
 SMALL = {
+    "agop": "--rows 60 --centers 200 --features 5 --checked-rows 30 --device cpu",
     "auto": "--rows 600 --centers 50 --features 8",
     "cpu": "--rows 64 --centers 128 --features 4 --rounds 2",
     "data": "--rows 4000 --features 4 --centers 50 --epochs 1 --repeats 1",

@@ -166,11 +166,24 @@ def test_flags_are_the_estimator_s_arguments(files):
     np.testing.assert_array_equal(kernelmill.load("m").predict(X), python.predict(X))
 
 
+def test_the_score_is_named_by_a_flag_or_in_toml(files):
+    X = g.normal(size=(500, 3)).astype(np.float32)
+    np.savez("d.npz", X=X, y=X[:, 0])
+    given = ["train", "d.npz", "--kernel", "laplacian", "--bandwidth", "2", "--ridge", "1"]
+    given += ["--validation-fraction", "0.2"]
+    said = typed(*given, "--out", "m", "--scoring", "mae")
+    assert kernelmill.load("m").scoring == "mae" and ", mean absolute error 0." in said
+    (files / "c.toml").write_text('scoring = "rmse"\n')
+    assert ", RMSE 0." in typed(*given, "--out", "n", "--config", "c.toml")
+    assert "expected one of 'absolute_error'" in typed(*given, "--scoring", "auc", code=2)
+
+
 def test_a_config_file_says_the_same_and_flags_go_before_it(files):
     (files / "c.toml").write_text(
         'target = "price"\nout = "m"\nn_centers = 77\nridge = 0.5\n[kernel]\nname ='
         ' "matern"\nbandwidth = 4.0\nnu = 2.5\n[solver]\nname = "falkon"\n[columns]\nfeatures ='
-        ' ["size", "shop"]\none_hot = 5\n'
+        ' ["size", "shop", "colour", "note"]\none_hot = 5\n[columns.how]\nnote = "target"\ncolour ='
+        ' ["red", "green", "blue"]\n'
     )
     typed("train", "train.csv", "--config", "c.toml", "--ridge", "0.25")
     model = kernelmill.load("m")
@@ -181,8 +194,12 @@ def test_a_config_file_says_the_same_and_flags_go_before_it(files):
     )
     assert (
         model.model_.kernel.name == "matern"
-        and model.encoder_.inputs == ["size", "shop"]
-        and model.encoder_.categories[0].how == "target"
+        and model.encoder_.inputs == ["size", "shop", "colour", "note"]
+        and [each.how for each in model.encoder_.categories] == ["target", "ordered", "target"]
+    )
+    (files / "c.toml").write_text('target = "price"\n[columns.how]\nnote = 3\n')
+    assert "how = {'note': 3} was given" in typed(
+        "train", "train.csv", "--config", "c.toml", code=2
     )
     (files / "c.toml").write_text("n_centres = 77\n")
     assert "Did you mean 'n_centers'?" in typed("train", "train.csv", "--config", "c.toml", code=2)

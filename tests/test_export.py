@@ -59,7 +59,8 @@ def test_every_kernel_is_the_same_in_onnx_and_torch_export(tmp_path, kernel):
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_several_outputs_keep_their_columns_and_precision(tmp_path, dtype):
-    model = KernelRegressor(n_centers=50, random_state=0).fit(X.astype(dtype), np.stack([Y, -Y], 1))
+    model = KernelRegressor(kernel="gaussian", n_centers=50, random_state=0)
+    model.fit(X.astype(dtype), np.stack([Y, -Y], 1))
     model.to_onnx(tmp_path / "m.onnx")
     np.testing.assert_allclose(
         ran(tmp_path / "m.onnx", {"X": X.astype(dtype)})["prediction"],
@@ -111,7 +112,9 @@ def as_inputs(rows, texts=("colour", "shop", "code")):
 def test_a_regressor_takes_its_raw_columns(tmp_path):
     rows = frame(3000)
     columns = Columns(categorical=["code"])
-    model = KernelRegressor(n_centers=300, random_state=0, columns=columns).fit(rows, "price")
+    model = KernelRegressor(kernel="matern", n_centers=300, random_state=0, columns=columns).fit(
+        rows, "price"
+    )
     assert {category.how for category in model.encoder_.categories} == {
         "one_hot",
         "target",
@@ -163,12 +166,12 @@ def test_an_exported_program_has_gradients():
 
 
 def test_what_onnx_cannot_express_is_said(tmp_path):
-    model = KernelRegressor(n_centers=50, random_state=0, columns=Columns(beyond="hash")).fit(
-        frame(500), "price"
-    )
+    model = KernelRegressor(
+        kernel="laplacian", n_centers=50, random_state=0, columns=Columns(beyond="hash")
+    ).fit(frame(500), "price")
     with pytest.raises(InputError, match="'shop' is hashed, which ONNX cannot express"):
         model.to_onnx(tmp_path / "m.onnx")
-    model = KernelRegressor(n_centers=50, random_state=0).fit(X, Y)
+    model = KernelRegressor(kernel="laplacian", n_centers=50, random_state=0).fit(X, Y)
     with pytest.raises(FileNotFoundError):
         model.to_onnx(tmp_path / "nowhere" / "m.onnx")
 

@@ -303,7 +303,7 @@ def test_falkon_and_eigenpro4_have_one_logistic_loss():
         X, y, weight
     )
     np.testing.assert_allclose(eigenpro4.predict_proba(X), falkon.predict_proba(X), atol=2e-3)
-    assert eigenpro4.temperature_ == 1.0 and eigenpro4.plan_.solver == "eigenpro4"
+    assert eigenpro4.slope_ == 1.0 and eigenpro4.plan_.solver == "eigenpro4"
     torch.testing.assert_close(eigenpro4.model_.intercept, falkon.model_.intercept)
 
 
@@ -682,7 +682,7 @@ def test_logistic_probabilities_are_those_of_the_model():
         solver=Falkon("logistic"),
         random_state=0,
     ).fit(X, y)
-    assert model.temperature_ == 1.0 and model.score(X, y) > 0.6
+    assert model.slope_ == 1.0 and model.score(X, y) > 0.6
     with pytest.raises(InputError, match="needs a ridge above 0"):
         KernelClassifier(kernel=kernels.Laplacian(2.0), ridge=0.0, solver=Falkon("logistic")).fit(
             X, y

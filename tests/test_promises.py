@@ -179,9 +179,7 @@ def test_a_column_that_begins_to_vary_in_a_later_chunk_is_learned_from_then_on(o
     model.add_centers(rows[400:600])
     for start in (400, 800, 400, 800):
         learn(model, start)
-    assert (
-        model.model_.constants == {} and model.score(rows[400:], "y" if table else y[400:]) > 0.95
-    )
+    assert model.model_.constants == {} and model.score(rows[400:], "y" if table else y[400:]) > 0.9
 
 
 def test_a_warm_start_frees_a_column_that_varies_now():
@@ -345,7 +343,8 @@ def test_calibration_gives_every_class_its_share_and_knows_one_that_is_not_there
     found = calibrate(values, targets, w, shares)
     made = torch.softmax(found.logits(values), 1)
     torch.testing.assert_close(made.mean(0), shares, atol=2e-3, rtol=0)
-    assert found.floor > 0  # estimates of probabilities: their logarithms are what is calibrated
+    # Estimates of probabilities: their logarithms are what is calibrated.
+    assert found.log_slope > 0.5
     there = codes < 2
     without = calibrate(values[there], targets[there], w[there], shares)
     assert (
@@ -365,7 +364,7 @@ def test_clean_classes_are_calibrated_by_their_values():
         torch.tensor([0.5, 0.5]),
     )
     assert (
-        np.isfinite(found.temperature)
+        np.isfinite(found.slope)
         and torch.softmax(found.logits(values), 1).max(1).values.min() > 0.9
     )
 
@@ -481,7 +480,9 @@ def test_a_model_is_checked_on_held_out_rows_from_everywhere():
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow, "check", lambda *args: found.append(check.check(*args)) or found[-1])
-        KernelRegressor(n_centers=100, random_state=0, validation_fraction=0.4).fit(X, y + noise)
+        KernelRegressor(
+            kernel="matern", n_centers=100, random_state=0, validation_fraction=0.4
+        ).fit(X, y + noise)
     assert len(found) == 1 and abs(found[0].found / found[0].expected - 1) < 0.2
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -23,6 +24,9 @@ from numpy.typing import ArrayLike
 
 from .calibration import Calibration
 from .data import Encoder, dates
+from .data import amounts as amounts_in_texts
+from .data.amounts import Amounts
+from .data.categories import Category
 from .errors import InputError, require_package, writing
 from .model import KernelModel
 from .storage.atomic import aside, keep_mode
@@ -34,6 +38,7 @@ PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs tw
 OUTPUTS = ("prediction", "label", "probabilities")
 # Bytes of a file: above, protobuf ends, and tensors go to a file of their own.
 LARGEST = 1_800_000_000
+OPSET = 20  # the first that takes texts apart; other models do with what torch writes
 # ONNX's own codes.
 NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7}
 
@@ -44,6 +49,7 @@ def write_onnx(
     encoder: Encoder | None,
     classes: ArrayLike | None,
     calibration: Calibration | None,
+    decision_bias: np.ndarray | None,
     flat: bool,
 ) -> None:
     """classes: labels of a classifier, None of a regression; flat: one number per row instead of a
@@ -51,16 +57,19 @@ def write_onnx(
     """
     onnx = require_package("onnx", "onnx")
     require_package("onnxscript", "onnx")
-    core = _core(model)
+    texts = [] if encoder is None else encoder.categories
+    taken_apart = any(isinstance(category, Amounts) for category in texts)
+    core = _core(model, OPSET if taken_apart else None)
     _renamed(core.graph)
     graph = _Around(onnx, model)
     features = core.graph.input[0].name
     if encoder is not None:
         graph.columns(encoder, features)
-    if classes is None or calibration is None:
+    if classes is None or calibration is None or decision_bias is None:
         graph.numbers(core.graph.output[0].name, flat)
     else:
-        graph.labels(core.graph.output[0].name, np.asarray(classes), calibration)
+        values = core.graph.output[0].name
+        graph.labels(values, np.asarray(classes), calibration, decision_bias)
     made = graph.model(core, features if encoder is None else None)
     with writing(path):
         if made.ByteSize() > LARGEST:
@@ -103,7 +112,7 @@ def _data_of(onnx: ModuleType, path: Path) -> set[str]:
     }
 
 
-def _core(model: KernelModel) -> ModelProto:
+def _core(model: KernelModel, opset: int | None) -> ModelProto:
     """X → values, as torch.onnx writes it.
 
     From torch.export's program: torch.onnx itself would try other ways, which take what a function
@@ -120,6 +129,7 @@ def _core(model: KernelModel) -> ModelProto:
                 dynamo=True,
                 input_names=["X"],
                 output_names=["values"],
+                opset_version=opset,
                 verbose=False,
             )
         except Exception as error:
@@ -194,13 +204,15 @@ class _Around:
         *inputs: str,
         name: str | None = None,
         domain: str = "",
-        **attributes: int | list[int] | list[str],
+        outputs: int = 1,
+        **attributes: int | str | list[int] | list[str],
     ) -> str:
+        """A node; the name of the first of its outputs."""
         self._count += 1
         out = name or f"{PREFIX}{self._count}"
-        self._nodes.append(
-            self._onnx.helper.make_node(kind, list(inputs), [out], domain=domain, **attributes)
-        )
+        outs = [out, *(f"{out}_{i}" for i in range(1, outputs))]
+        made = self._onnx.helper.make_node(kind, list(inputs), outs, domain=domain, **attributes)
+        self._nodes.append(made)
         return out
 
     def _constant(self, value: ArrayLike) -> str:
@@ -248,35 +260,95 @@ class _Around:
                     )
                 )
         for category in encoder.categories:
-            if category.how == "hash" or category.table is None:
-                raise InputError(
-                    f"the column {category.name!r} is hashed, which ONNX cannot express; train with"
-                    " columns=Columns(beyond='target')."
-                )
             self.inputs.append(self._typed(input_name(category.name), text, "rows"))
-            if not category.width:
-                continue
-            keys = {
-                "" if value is None else value: code
-                for code, value in reversed(list(enumerate(category.values)))
-            }
-            keys = {**category.names.aliases(), **keys}
-            codes = self._op(
-                "LabelEncoder",
-                input_name(category.name),
-                domain="ai.onnx.ml",
-                keys_strings=list(keys),
-                values_int64s=list(keys.values()),
-                default_int64=len(category.values),
-            )
-            made.append(
-                self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
-            )
+            if category.width:
+                made.append(self._texts(category))
         joined = made[0] if len(made) == 1 else self._op("Concat", *made, axis=1)
         kind = NUMBERS[np.dtype("float32" if encoder.kind == "float16" else encoder.kind)]
         narrow = self._op("Cast", joined, to=kind)
         wanted = NUMBERS[np.dtype("float64" if self._model.Z.dtype == torch.float64 else "float32")]
         self._op("Cast", narrow, to=wanted, name=features)
+
+    def _texts(self, category: Category | Amounts) -> str:
+        """(rows, width) of a column of texts."""
+        if isinstance(category, Amounts):
+            return self._amounts(category)
+        if category.how == "hash" or category.table is None:
+            raise InputError(
+                f"the column {category.name!r} is hashed, which ONNX cannot express; train with"
+                " columns=Columns(beyond='target')."
+            )
+        keys = {
+            "" if value is None else value: code
+            for code, value in reversed(list(enumerate(category.values)))
+        }
+        keys = {**category.names.aliases(), **keys}
+        codes = self._op(
+            "LabelEncoder",
+            input_name(category.name),
+            domain="ai.onnx.ml",
+            keys_strings=list(keys),
+            values_int64s=list(keys.values()),
+            default_int64=len(category.values),
+        )
+        return self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
+
+    def _amounts(self, amounts: Amounts) -> str:
+        """The numbers inside texts: of each form that a text is written in, those it has."""
+        texts, axis = input_name(amounts.name), self._constant(np.array([1], np.int64))
+        double, forms = self._onnx.TensorProto.DOUBLE, amounts.forms
+        values = self._constant(np.full((1, len(forms.labels)), np.nan))
+        for words, slots, factors in zip(forms.words, forms.slots, forms.factors, strict=True):
+            pattern = amounts_in_texts.NUMBER.join(re.escape(part) for part in words)
+            is_one = self._op("RegexFullMatch", texts, pattern=pattern)
+            numbers = [self._op("Unsqueeze", n, axis) for n in self._split(texts, is_one, words)]
+            beside = self._op("Concat", *numbers, axis=1) if len(numbers) > 1 else numbers[0]
+            spread = np.zeros((len(slots), len(forms.labels)))
+            spread[np.arange(len(slots)), slots] = factors
+            own = self._op("MatMul", beside, self._constant(spread))
+            values = self._op("Where", self._op("Unsqueeze", is_one, axis), own, values)
+        lost = self._op("IsNaN", values)
+        centered = self._op("Sub", values, self._constant(amounts.shift))
+        scaled = self._op("Div", centered, self._constant(amounts.scale))
+        made = self._op("Where", lost, self._constant(np.float64(0)), scaled)
+        if not amounts.flagged:
+            return made
+        first = self._constant(np.array([0], np.int64))
+        flag = self._op("Gather", self._op("Cast", lost, to=double), first, axis=1)
+        return self._op("Concat", made, flag, axis=1)
+
+    def _split(self, texts: str, is_one: str, words: list[str]) -> list[str]:
+        """(rows,) each: the numbers of texts of one form, 0 where a text is none of it."""
+        widest = "0" + ",000" * amounts_in_texts.GROUPS
+        other = self._constant(np.array([amounts_in_texts.example(words)], dtype=object))
+        last = self._constant(np.array([amounts_in_texts.example(words, widest)], dtype=object))
+        # A row more, so that there are as many parts whatever the rows hold.
+        rest = self._op("Concat", self._op("Where", is_one, texts, other), last, axis=0)
+        if words[0]:
+            _, rest = self._cut(rest, words[0])
+        found = []
+        for behind in words[1:]:
+            number = rest
+            if behind:
+                number, rest = self._cut(rest, behind)
+            digits, *groups = self._parts(number, ",", amounts_in_texts.GROUPS + 1)
+            for group in groups:
+                digits = self._op("StringConcat", digits, group)
+            value = self._op("Cast", digits, to=self._onnx.TensorProto.DOUBLE)
+            ends = (self._constant(np.array([end], np.int64)) for end in (0, -1))
+            found.append(self._op("Slice", value, *ends))
+        return found
+
+    def _cut(self, texts: str, word: str) -> tuple[str, str]:
+        """What stands before a word, and behind it."""
+        before, behind = self._parts(texts, word, 2)
+        return before, behind
+
+    def _parts(self, texts: str, word: str, count: int) -> list[str]:
+        """Texts as what stands between a word, that often at most."""
+        parts = self._op("StringSplit", texts, outputs=2, delimiter=word, maxsplit=count - 1)
+        places = (self._constant(np.int64(i)) for i in range(count))
+        return [self._op("Gather", parts, place, axis=1) for place in places]
 
     def _date(self, second: str) -> list[str]:
         """The parts of a date, from its seconds since 1970."""
@@ -299,8 +371,14 @@ class _Around:
         shape = ("rows",) if flat else ("rows", self._model.alpha.shape[1])
         self.outputs.append(self._typed("prediction", kind, *shape))
 
-    def labels(self, values: str, classes: np.ndarray, calibration: Calibration) -> None:
-        """The likeliest label, and calibrated probabilities."""
+    def labels(
+        self,
+        values: str,
+        classes: np.ndarray,
+        calibration: Calibration,
+        decision_bias: np.ndarray,
+    ) -> None:
+        """The label that is decided for, and calibrated probabilities."""
         self._nodes = self.after
         double = self._onnx.TensorProto.DOUBLE
         if classes.dtype.kind in "iub":
@@ -312,20 +390,14 @@ class _Around:
                 np.array([str(c) for c in classes], dtype=object),
                 self._onnx.TensorProto.STRING,
             )
-        wide = self._op("Cast", values, to=double)
-        if calibration.floor:
-            wide = self._op(
-                "Log", self._op("Max", wide, self._constant(np.float64(calibration.floor)))
-            )
-        moved = self._op("Add", wide, self._constant(calibration.bias.numpy()))
-        place = self._op("ArgMax", moved, axis=1, keepdims=0)
+        f = _Number(self, self._op("Cast", values, to=double))
+        logs = f.op("Max", calibration.floor).op("Log")
+        bias = _Number(self, self._constant(calibration.bias.numpy()))
+        logits = f * calibration.slope + logs * calibration.log_slope + bias
+        sums = logits + _Number(self, self._constant(decision_bias))
+        place = self._op("ArgMax", sums.name, axis=1, keepdims=0)
         self._op("Gather", self._constant(labels), place, axis=0, name="label")
-        self._op(
-            "Softmax",
-            self._op("Div", moved, self._constant(np.float64(calibration.temperature))),
-            axis=1,
-            name="probabilities",
-        )
+        self._op("Softmax", logits.name, axis=1, name="probabilities")
         self.outputs += [
             self._typed("label", kind, "rows"),
             self._typed("probabilities", double, "rows", len(classes)),

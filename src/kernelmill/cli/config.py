@@ -21,8 +21,9 @@ Made = TypeVar("Made", bound=Settings)
 
 
 class TrainSettings(TypedDict, total=False):
-    """What a TOML file may set. Flags have the same names; `columns` and `early_stopping` have no
-    flag, and tables and lists can only be written in a file."""
+    """What a TOML file may set. Flags have the same names; `columns`, `early_stopping`,
+    `feature_learning` and `ensemble` have no flag, and tables and lists can only be written in a
+    file."""
 
     target: str
     task: str
@@ -46,6 +47,10 @@ class TrainSettings(TypedDict, total=False):
     missing: str
     validation_fraction: float
     early_stopping: bool | str
+    feature_learning: bool | str
+    ensemble: bool | int | str
+    time_limit: float
+    scoring: str
     random_state: Annotated[int, Field(ge=0, lt=2**32)]
     device: str
     ranks: int

@@ -78,8 +78,17 @@ def train(
     missing: Annotated[
         str | None, typer.Option(help="impute or refuse missing values. (default: impute)")
     ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds that the fit should take.")
+    ] = None,
     validation_fraction: Annotated[
         float | None, typer.Option(help="Part of the rows kept out for a validation score.")
+    ] = None,
+    scoring: Annotated[
+        str | None,
+        typer.Option(
+            help="What decides: accuracy, log_loss, roc_auc, balanced_accuracy, f1; r2, rmse, …"
+        ),
     ] = None,
     random_state: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")
@@ -231,9 +240,10 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
 
 
 def _print(model: Estimator, facts: TrainFacts) -> None:
+    from ..report import score_line
+
     folder, score = escape(facts["model"]), facts["validation_score"]
-    measure = "accuracy" if facts["task"] == "classification" else "R²"
-    held = "" if score is None else f", {measure} {score:.4f} on rows kept out"
+    held = "" if score is None else f", {score_line(model, score)} on rows kept out"
     took = duration(facts["seconds"])
     made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
     shown = escape(f"{made}, {facts['solver']} solver{held}")

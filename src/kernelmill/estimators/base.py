@@ -31,6 +31,7 @@ from ..distributed.team import Alone, Communicator, agree, is_alone, telling, to
 from ..distributed.torch_team import join
 from ..errors import InputError, warn
 from ..export import write_onnx
+from ..gradients import contributions, draw_centers, effects
 from ..kernels import Kernel
 from ..learning import Fitted, Request, Rows, Surroundings, Warm
 from ..learning.request import resolve_kernel
@@ -42,6 +43,7 @@ from ..planning.arguments import unless_auto, whole
 from ..planning.device import device_of
 from ..planning.memory import parse_bytes
 from ..planning.plan import Plan
+from ..scoring import USUAL, resolve_scoring
 from ..signals import Ends
 from ..solvers import HistoryRow, Solver
 from ..storage.model_folder import Extra, save_model
@@ -111,6 +113,7 @@ class KernelEstimator(BaseEstimator):
     timings_: dict[str, float]
     n_iter_: int
     encoder_: Encoder | None
+    _scores: tuple[str, ...]  # that can be asked for
     _fitted_with: dict[str, str]
     _matrix: str | None = None
     _target: str | None = None
@@ -133,6 +136,10 @@ class KernelEstimator(BaseEstimator):
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
         early_stopping: bool | Literal["auto"] = "auto",
+        feature_learning: bool | Literal["auto"] = "auto",
+        ensemble: bool | int | Literal["auto"] = "auto",
+        time_limit: float | None = None,
+        scoring: str | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
         columns: Columns | None = None,
         checkpoint: str | os.PathLike | None = None,
@@ -154,6 +161,10 @@ class KernelEstimator(BaseEstimator):
         self.memory_budget = memory_budget
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
+        self.feature_learning = feature_learning
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.scoring = scoring
         self.callbacks = callbacks
         self.columns = columns
         self.checkpoint = checkpoint
@@ -215,9 +226,7 @@ class KernelEstimator(BaseEstimator):
             ends, store = Ends(comm), self._store(opened, rows)
             with closing(store), store.listening(), ends.listening():
                 callbacks = callbacks_of(self.callbacks, self.verbose)
-                around = Surroundings(
-                    comm, store, ends, callbacks, self._score_values, bool(self.verbose)
-                )
+                around = Surroundings(comm, store, ends, callbacks, bool(self.verbose))
                 yield Job(
                     self._request(rows.X, self._device(comm), opened.drawn),
                     rows,
@@ -230,16 +239,27 @@ class KernelEstimator(BaseEstimator):
         """Checked targets and weights, and features: the rows to train on, and those kept out."""
         raise NotImplementedError
 
-    def _score_values(self, values: Tensor, y: Tensor, w: Tensor) -> float:
-        """How well held-out rows are predicted."""
-        raise NotImplementedError
+    def _scoring(self) -> str | None:
+        """The score that was asked for, by its own name; None for the default."""
+        return resolve_scoring(self.scoring, self._scores)
+
+    @property
+    def score_name(self) -> str:
+        """The score of held-out rows in `history_`."""
+        return self._scoring() or USUAL[not hasattr(self, "classes_")]
 
     def _request(self, X: DataLike, device: str, drawn: int | None = None) -> Request:
         """The constructor's arguments, resolved."""
         where = device_of(device, X)
         seed = int(self._random(drawn).randint(2**31 - 1))
         params = self.get_params(deep=False)
-        return Request.of(params, device=where, early_stopping=self._stops_early(), seed=seed)
+        return Request.of(
+            params,
+            device=where,
+            early_stopping=self._stops_early(),
+            scoring=self._scoring(),
+            seed=seed,
+        )
 
     def _device(self, comm: Communicator) -> str:
         """Where to train: a stored plan says it, but for ranks, which have a GPU each."""
@@ -352,6 +372,7 @@ class KernelEstimator(BaseEstimator):
         self, X: DataLike, y: DataLike, sample_weight: DataLike, comm: Communicator
     ) -> Opened:
         agree_on_settings(self, comm, is_table_like(X, y, self.columns))
+        self._scoring()  # refused before anything is read
         if self.columns is not None and not isinstance(self.columns, Columns):
             raise InputError(
                 f"columns={self.columns!r} was given, expected kernelmill.Columns(...) or None."
@@ -632,11 +653,56 @@ class KernelEstimator(BaseEstimator):
                 function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)
             ]
             table.files.check()
-            return (
-                torch.cat(parts)
-                if parts
-                else torch.empty(0, self.model_.alpha.shape[1], dtype=self.model_.alpha.dtype)
-            )
+            if not parts:
+                return function(torch.empty(0, encoder.d))
+            return torch.cat(parts)
+
+    # ---- which columns matter
+
+    @property
+    @together("model_.comm")
+    @in_own_modes()
+    def feature_importances_(self) -> np.ndarray:
+        """How much the model's values depend on each column, as a share of 1; in the order of
+        `feature_names_in_`, where columns have names.
+
+        To first order the mean squared change of the values where a row takes this column from
+        another row: the gradients of up to 2,000 centers, multiplied by the differences of
+        centers. No target is read, and what is important to the model is not important by that to
+        the world. Computed when it is asked for; all features made of a column count together.
+        """
+        check_is_fitted(self, "model_")
+        rows = draw_centers(self.model_)
+        units = self._units(self.model_(rows).double())
+        found = effects(self.model_, rows, self._sources(), self.n_features_in_, units)
+        return (found / found.sum().clamp(min=torch.finfo(found.dtype).tiny)).cpu().numpy()
+
+    def explain(self, X: DataLike) -> np.ndarray | Tensor:
+        """What each column adds to the prediction of each row, compared with the mean of the
+        centers, to first order: gradient × (input − mean), (rows, columns), summed over the
+        features made of a column. For several outputs, or more than two classes, (rows, columns,
+        outputs). Of a classifier it is what is added to `decision_function`.
+        """
+        found = self._through(X, self._explain)
+        if found.shape[2] == 1:
+            found = found[:, :, 0]
+        return found if isinstance(X, Tensor) else found.cpu().numpy()
+
+    def _explain(self, features: Tensor) -> Tensor:
+        """(r, columns, outputs) of features."""
+        return contributions(self.model_, features, self._sources(), self.n_features_in_).mT
+
+    def _units(self, values: Tensor) -> Tensor:
+        """(c,) in which the values of outputs are compared with each other."""
+        raise NotImplementedError
+
+    def _sources(self) -> Tensor:
+        """(d,) the column, as it was given, that each feature was made of."""
+        encoder = getattr(self, "encoder_", None)
+        if encoder is None:
+            return torch.arange(self.model_.Z.shape[1])
+        place = {name: i for i, name in enumerate(encoder.inputs)}
+        return torch.tensor([place[name] for name, _ in encoder.sources])
 
     # ---- model files
 
@@ -695,6 +761,7 @@ class KernelEstimator(BaseEstimator):
             getattr(self, "encoder_", None),
             classes,
             getattr(self, "_calibration", None),
+            getattr(self, "decision_bias_", None),
             flat,
         )
 
@@ -704,9 +771,11 @@ class KernelEstimator(BaseEstimator):
         "n_features_in_",
         "feature_names_in_",
         "classes_",
-        "temperature_",
+        "slope_",
+        "log_slope_",
         "bias_",
         "floor_",
+        "decision_bias_",
         "n_outputs_",
         "y_ndim_",
         "rows_seen_",

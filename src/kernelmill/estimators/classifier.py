@@ -1,12 +1,10 @@
-"""KernelClassifier: one-hot least squares, the largest value wins; probabilities by a temperature
-fitted on rows kept out.
-"""
+"""KernelClassifier: one-hot least squares; probabilities calibrated on rows kept out."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,26 +16,29 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
-from ..calibration import Calibration, calibrate, fit_calibration
+from ..calibration import FLOOR, Calibration, calibrate
 from ..callbacks.listeners import Callback
-from ..data import Columns
+from ..data import Columns, Encoder
 from ..data.kinds import of_array, places
 from ..errors import InputError
 from ..kernels import Kernel
-from ..learning import Fitted, Held, Rows, Units, learn
+from ..learning import Fitted, Held, Judged, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, merge
 from ..learning.streaming import Chunk, remember
 from ..losses import Values
+from ..model import KernelModel
 from ..ops import in_own_modes
 from ..planning.plan import Plan
+from ..scoring import CLASSES, decision_bias
 from ..solvers import Solver, loss_of
+from ..storage.model_folder import Extra
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS
 from ..types import DataLike
 from .base import Job, KernelEstimator, Opened, first_chunk
 from .validation import check_weights, require_positive_weights, split_rows, to_host
 
-CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to fit the temperature
+CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to calibrate on
 
 
 MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
@@ -51,16 +52,16 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     kernel, bandwidths, ridge, centers and solver are chosen from the data and its size.
 
     `predict_proba` gives calibrated probabilities, `decision_function` their logarithms, `predict`
-    the likeliest class: softmax of the values `model_(X)`, or of their logarithms, with a
-    temperature and a bias that keeps the classes as frequent as they were in training. Both are
-    fitted on leave-one-out predictions of small data, and on up to 2,000 rows held out of large
-    data.
+    the likeliest class: softmax of the values `model_(X)` and of their logarithms, each with its
+    slope, and a bias for each class. These are fitted on leave-one-out predictions of small data,
+    and on up to 2,000 rows held out of large data; on those rows they are never worse than the
+    frequencies of the classes.
 
     Parameters
     ----------
     kernel : "auto", str, kernel object or callable
-        "auto" compares three kernels on a sample; a name such as "laplacian"; an object such as
-        `kernels.Laplacian(bandwidth=20.0)`; or a function K(A, B).
+        "auto" compares kernels, and features for them to see, on a sample; a name such as
+        "laplacian"; an object such as `kernels.Laplacian(bandwidth=20.0)`; or a function K(A, B).
     n_centers : int, optional
         How many rows become centers. None lets the plan decide.
     solver : "auto", str, solver object or Plan
@@ -89,6 +90,20 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     early_stopping : bool or "auto"
         Stop when the score of held-out rows has not improved for 3 epochs, and keep the best
         weights. "auto": only for solvers that regularise by stopping (NYTRO, 50 steps).
+    feature_learning : bool or "auto"
+        Whether a kernel that is chosen may see encoded columns (clipped tails, quantiles, codes as
+        names) and a metric learned from its own gradients; False leaves columns as they are.
+    ensemble : bool, int or "auto"
+        The most kernels that a sum of them may have; "auto" is 3, and one is taken where it is as
+        good. False or 1: a single kernel.
+    time_limit : float, optional
+        Seconds that the fit should take: half of them for choosing, which then tries less, and half
+        for solving, with as many centers as can be afforded. None tries everything.
+    scoring : str, optional
+        The score of held-out rows, and what `predict` decides for: "accuracy", "log_loss",
+        "roc_auc", "balanced_accuracy" or "f1" (of the second of two classes, the mean of more), or
+        scikit-learn's name for one of them. None: "accuracy". For balanced accuracy and F1 classes
+        get thresholds, `decision_bias_`, chosen on the rows of the calibration.
     callbacks : callable or list of callables, optional
         Each gets every Event; returning True stops the fit.
     class_weight : dict or "balanced", optional
@@ -132,15 +147,22 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         Epochs or iterations that were made.
     classes_ : array
         The labels of the classes, in the order of the columns of `predict_proba`.
-    temperature_, bias_, floor_ : float, array, float
-        The calibration of the probabilities.
+    slope_, log_slope_, bias_, floor_ : float, float, array, float
+        The calibration: softmax of slope · f + log_slope · log(max(f, floor)) + bias of the
+        values f = model_(X).
+    decision_bias_ : array
+        What is added to them before the largest decides, for the score that was asked for.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """
 
     classes_: np.ndarray
-    temperature_: float
+    slope_: float
+    log_slope_: float
     bias_: np.ndarray
+    floor_: float
+    decision_bias_: np.ndarray
+    _scores = tuple(CLASSES)
 
     def __init__(  # noqa: PLR0913
         self,
@@ -156,6 +178,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         memory_budget: int | str | None = None,
         validation_fraction: float | None = None,
         early_stopping: bool | Literal["auto"] = "auto",
+        feature_learning: bool | Literal["auto"] = "auto",
+        ensemble: bool | int | Literal["auto"] = "auto",
+        time_limit: float | None = None,
+        scoring: str | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
         columns: Columns | None = None,
@@ -179,6 +205,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             memory_budget=memory_budget,
             validation_fraction=validation_fraction,
             early_stopping=early_stopping,
+            feature_learning=feature_learning,
+            ensemble=ensemble,
+            time_limit=time_limit,
+            scoring=scoring,
             callbacks=callbacks,
             columns=columns,
             checkpoint=checkpoint,
@@ -244,34 +274,58 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             values = self.model_(X).cpu().double()
         targets = torch.nn.functional.one_hot(codes, len(self.classes_)).double()
         share, old = len(X) / (self.rows_seen_ + len(X)), self._calibration
-        new = (
-            fit_calibration(values, targets, w, (w[:, None] * targets).sum(0), old.floor)
-            if len(self.classes_) > 1
-            else old
-        )
+        new = old
+        if len(self.classes_) > 1:
+            shares = (w[:, None] * targets).sum(0)
+            new = calibrate(values, targets, w, shares, old.floor)
+        decision = self._decide(new, values, targets, w)
         self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
-        t = float(np.exp((1 - share) * np.log(old.temperature) + share * np.log(new.temperature)))
-        self._keep_calibration(Calibration(t, (1 - share) * old.bias + share * new.bias, old.floor))
+        self._keep_calibration(old.mix(new, share))
+        self.decision_bias_ = (1 - share) * self.decision_bias_ + share * decision
         return self
 
     @property
     def _calibration(self) -> Calibration:
-        """Models of before there was a bias have none."""
-        bias = torch.as_tensor(
-            getattr(self, "bias_", np.zeros(len(self.classes_))), dtype=torch.float64
-        )
-        return Calibration(self.temperature_, bias, getattr(self, "floor_", 0.0))
+        bias = torch.from_numpy(self.bias_)
+        return Calibration(self.slope_, self.log_slope_, bias, self.floor_)
 
     def _logits(self, X: DataLike) -> Tensor:
+        """Logarithms of the probabilities, but for a constant of each row."""
         values = self._values(X)
         return self._calibration.logits(values)
 
+    def _sums(self, values: Tensor) -> Tensor:
+        """The same, of values, with what is added to decide: the largest wins."""
+        logits = self._calibration.logits(values)
+        return logits + torch.from_numpy(self.decision_bias_).to(logits)
+
     def _keep_calibration(self, found: Calibration) -> None:
-        self.temperature_, self.bias_, self.floor_ = (
-            found.temperature,
-            found.bias.numpy(),
-            found.floor,
-        )
+        self.slope_, self.log_slope_ = found.slope, found.log_slope
+        self.bias_, self.floor_ = found.bias.numpy(), found.floor
+
+    def _decide(
+        self, calibration: Calibration, values: Tensor, targets: Tensor, w: Tensor
+    ) -> np.ndarray:
+        """(c,) what is added to the logits for the score that was asked for."""
+        logs = torch.log_softmax(calibration.logits(values), 1)
+        return decision_bias(self._scoring(), logs, targets, w).numpy()
+
+    @classmethod
+    def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
+        """Models of before had a temperature, for values or, above a floor, their logarithms; the
+        bias, where there was one, within it; and decided for the likeliest class.
+        """
+        fitted = dict(extra["fitted"])
+        none = np.zeros(len(fitted["classes_"]))
+        fitted.setdefault("decision_bias_", none)
+        temperature = fitted.pop("temperature_", None)
+        if temperature is not None:
+            floor = fitted.get("floor_", 0.0)
+            slopes = (0.0, 1 / temperature) if floor else (1 / temperature, 0.0)
+            fitted["slope_"], fitted["log_slope_"] = slopes
+            fitted["bias_"] = fitted.get("bias_", none) / temperature
+            fitted["floor_"] = floor or FLOOR
+        return super().restored(model, {**extra, "fitted": fitted}, encoder)
 
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
@@ -301,7 +355,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _adopt(self, job: Job, fitted: Fitted) -> None:
         super()._adopt(job, fitted)
         self.confusion_: np.ndarray | None = None
-        self._keep_calibration(self._calibrate(job.rows))
+        self.decision_bias_ = np.zeros(len(self.classes_))
+        self._keep_calibration(self._calibrate(job.rows, fitted.judged))
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
         if self.class_weight is None:
@@ -327,7 +382,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _training_rows(
         self, w: Tensor, codes: np.ndarray, drawn: int | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Numbers of the rows to train on, and of those kept out for the temperature and the
+        """Numbers of the rows to train on, and of those kept out for the calibration and the
         validation score.
         """
         rows = torch.nonzero(w > 0)[:, 0]
@@ -366,9 +421,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.classes_ = classes
         return torch.from_numpy(codes)
 
-    def _calibrate(self, rows: Rows) -> Calibration:
-        """From held-out rows; on small data, where none are held out, from leave-one-out
-        predictions.
+    def _calibrate(self, rows: Rows, judged: Judged | None) -> Calibration:
+        """From held-out rows; on small data, where none are held out, from what choosing said of
+        rows without having seen them, or from leave-one-out predictions.
         """
         c, held = len(self.classes_), rows.held
         if c == 1:
@@ -377,21 +432,26 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         shares = self._shares(y, w, rows.keep)
         if held is not None:
             values = self._no_grad_values(held.X)
-            found = calibrate(values, self._one_hot(held.y), held.w, shares)
-            self.confusion_ = confusion(found.logits(values), held.y, c)
+            found = self._fit_decisions(values, self._one_hot(held.y), held.w, shares)
+            decided = found.logits(values) + torch.from_numpy(self.decision_bias_)
+            self.confusion_ = confusion(decided, held.y, c)
             return found
         values_are = loss_of(self.solver).values
-        if values_are is Values.LOGITS:  # probabilities are what it learned
-            return Calibration.none(c)
         # Values of ±1 have no closed form: sharper than they should be, on the learned rows.
         if values_are is Values.MARGINS:
-            return calibrate(self._no_grad_values(X), self._one_hot(y), w, shares)
+            return self._fit_decisions(self._no_grad_values(X), self._one_hot(y), w, shares)
+        if judged is not None and values_are is not Values.LOGITS:
+            return self._fit_decisions(judged.values, judged.targets, judged.w, shares)
         # The user kept no rows out: leave-one-out on some rows is near enough.
         if len(X) > CHECK_ROWS:
             used = torch.nonzero(w > 0)[:, 0]
             drawn = torch.Generator().manual_seed(self.plan_.seed)
             some = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
             X, y, w = X[some.to(X.device)], y[some], w[some]
+        if values_are is Values.LOGITS:  # probabilities are what it learned
+            found = Calibration.none(c)
+            self.decision_bias_ = self._decide(found, self._no_grad_values(X), self._one_hot(y), w)
+            return found
         return self._calibrate_by_leaving_out(X, self._one_hot(y), w, shares)
 
     def _calibrate_by_leaving_out(
@@ -404,7 +464,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             residual = loo_residuals(K, centered, max(self.ridge_, least) / w)
         except torch.linalg.LinAlgError:
             return Calibration.none(len(self.classes_))
-        return calibrate(Y - residual, Y, w, shares)
+        return self._fit_decisions(Y - residual, Y, w, shares)
+
+    def _fit_decisions(
+        self, values: Tensor, targets: Tensor, w: Tensor, shares: Tensor
+    ) -> Calibration:
+        """The calibration of these rows, and with it thresholds for the score asked for."""
+        found = calibrate(values, targets, w, shares)
+        self.decision_bias_ = self._decide(found, values, targets, w)
+        return found
 
     def _no_grad_values(self, X: DataLike) -> Tensor:
         with torch.no_grad():
@@ -417,10 +485,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             if y.ndim == 2
             else torch.nn.functional.one_hot(y, len(self.classes_)).double()
         )
-
-    def _score_values(self, values: Tensor, codes: Tensor, w: Tensor) -> float:
-        """Weighted accuracy of held-out rows."""
-        return (w * (values.argmax(1) == codes)).sum().item() / w.sum().item()
 
     def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
         """Accuracy, as scikit-learn's."""
@@ -442,19 +506,44 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def decision_function(self, X: DataLike) -> np.ndarray | Tensor:
         """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two
-        classes (r,), the log-odds of the second. `model_(X)` gives the values f(X) that they are
+        classes (r,), the log-odds of the second. With thresholds, `decision_bias_` is added:
+        `predict` gives the class of the largest. `model_(X)` gives the values f(X) that they are
         made of.
         """
-        values = self._logits(X)
-        if len(self.classes_) == 2:
-            values = values[:, 1] - values[:, 0]
-        elif len(self.classes_) == 1:
+        values = self._decisions(self._values(X))
+        if len(self.classes_) <= 2:
             values = values[:, 0]
         return values if isinstance(X, Tensor) else values.cpu().numpy()
 
+    def _decisions(self, values: Tensor) -> Tensor:
+        """(r, classes) logarithms of probabilities, but for a constant of each row, and thresholds;
+        (r, 1) of two classes.
+        """
+        sums = self._sums(values)
+        if len(self.classes_) == 2:
+            sums = sums[:, 1:] - sums[:, :1]
+        return sums
+
+    def _units(self, values: Tensor) -> Tensor:
+        """Shares of classes are of one unit: a rare class counts little."""
+        return torch.ones_like(values[0])
+
+    def _explain(self, features: Tensor) -> Tensor:
+        parts = super()._explain(features)
+        values = self.model_(features)
+        with torch.enable_grad():
+            decisions = self._decisions(values.requires_grad_())
+            explained = []
+            for decision in decisions.unbind(1):
+                (slope,) = torch.autograd.grad(decision.sum(), values, retain_graph=True)
+                explained.append(torch.einsum("rkc,rc->rk", parts, slope.to(parts)))
+        return torch.stack(explained, 2)
+
     def predict(self, X: DataLike) -> np.ndarray | Tensor:
-        """The likeliest labels; a tensor where X is one and the labels are numbers."""
-        codes = self._logits(X).argmax(1).cpu().numpy()
+        """The likeliest labels, or those of the best score where thresholds were chosen for one; a
+        tensor where X is one and the labels are numbers.
+        """
+        codes = self._sums(self._values(X)).argmax(1).cpu().numpy()
         labels = self.classes_[codes]
         return (
             torch.from_numpy(labels)

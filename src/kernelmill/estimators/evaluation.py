@@ -17,14 +17,38 @@ from .inputs import in_seconds
 from .regressor import KernelRegressor
 
 MOST_POINTS = 2000  # of predicted against true that a picture shows
+BINS = 10  # of probabilities, in which they are compared with what came
+MOST_CURVES = 6  # classes that have a ROC curve each; of more there is the mean
+CURVE_POINTS = 120  # of a ROC curve
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Rows whose probabilities are from `low` to `high`: their mean, and how many came true."""
+
+    low: float
+    high: float
+    rows: int
+    probability: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Roc:
+    """Rates of false and of true positives at every threshold, and the area below them."""
+
+    name: str
+    area: float
+    points: np.ndarray
 
 
 @dataclass
 class Evaluation:
     """Metrics by name.
 
-    Of classes: the confusion matrix, true classes in rows; of numbers: (true, predicted) of some
-    rows.
+    Of classes: the confusion matrix, true classes in rows, the reliability of probabilities (of
+    the second of two classes, else of the class predicted) and ROC curves; of numbers: (true,
+    predicted) of some rows.
     """
 
     task: str
@@ -33,6 +57,8 @@ class Evaluation:
     classes: list[str] = field(default_factory=list)
     confusion: np.ndarray | None = None
     points: np.ndarray | None = None
+    reliability: list[Bin] = field(default_factory=list)
+    roc: list[Roc] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
         confusion = None if self.confusion is None else self.confusion.tolist()
@@ -75,7 +101,9 @@ def _of_classes(model: KernelClassifier, y: np.ndarray, probabilities: np.ndarra
             f"none of the targets, such as {str(y[0])!r}, is among the model's classes"
             f" {list(map(str, classes[:10]))}."
         )
-    guess = probabilities.argmax(1)
+    with np.errstate(divide="ignore"):
+        sums = np.log(probabilities) + model.decision_bias_
+    guess = sums.argmax(1)
     right = (guess == codes) & ~strange
     known = ~strange
     found = {
@@ -88,14 +116,74 @@ def _of_classes(model: KernelClassifier, y: np.ndarray, probabilities: np.ndarra
         found["log_loss"] = float(
             metrics.log_loss(codes[known], probabilities[known], labels=np.arange(len(classes)))
         )
-    if len(classes) == 2 and len(np.unique(codes[known])) == 2:
-        found["roc_auc"] = float(metrics.roc_auc_score(codes[known], probabilities[known, 1]))
+    found["f1"] = _f1(codes[known], guess[known], len(classes))
+    curves = _roc_curves(codes[known], probabilities[known], [str(c) for c in classes])
+    if curves:
+        found["roc_auc"] = float(np.mean([curve.area for curve in curves]))
     if strange.any():
         found["rows_of_unknown_classes"] = int(strange.sum())
-    counts = confusion(
-        torch.from_numpy(probabilities[known]), torch.from_numpy(codes[known]), len(classes)
+    counts = confusion(torch.from_numpy(sums[known]), torch.from_numpy(codes[known]), len(classes))
+    return Evaluation(
+        "classification",
+        len(y),
+        found,
+        [str(c) for c in classes],
+        counts,
+        reliability=_reliability(codes[known], probabilities[known]),
+        roc=_drawn(curves),
     )
-    return Evaluation("classification", len(y), found, [str(c) for c in classes], counts)
+
+
+def _f1(codes: np.ndarray, guess: np.ndarray, c: int) -> float:
+    """Of the second of two classes; the mean over classes where there are more."""
+    if c == 2:
+        return float(metrics.f1_score(codes == 1, guess == 1, zero_division=0.0))
+    return float(metrics.f1_score(codes, guess, average="macro", zero_division=0.0))
+
+
+def _reliability(codes: np.ndarray, probabilities: np.ndarray) -> list[Bin]:
+    """How often what has a probability comes true, by bins of equal width."""
+    if probabilities.shape[1] < 2:
+        return []
+    if probabilities.shape[1] == 2:
+        given, true = probabilities[:, 1], codes == 1
+    else:
+        given, true = probabilities.max(1), codes == probabilities.argmax(1)
+    place = (given * BINS).astype(int).clip(0, BINS - 1)
+    return [
+        Bin(i / BINS, (i + 1) / BINS, int(own.sum()), given[own].mean(), true[own].mean())
+        for i in range(BINS)
+        if (own := place == i).any()
+    ]
+
+
+def _roc_curves(codes: np.ndarray, probabilities: np.ndarray, names: list[str]) -> list[Roc]:
+    """Of the second of two classes; of each class against the others where there are more. A class
+    that is not among the rows, or alone there, has none.
+    """
+    c = len(names)
+    numbers = [1] if c == 2 else list(range(c))
+    shares = np.bincount(codes, minlength=c) / len(codes)
+    return [_roc(names[i], codes == i, probabilities[:, i]) for i in numbers if 0 < shares[i] < 1]
+
+
+def _roc(name: str, true: np.ndarray, probability: np.ndarray) -> Roc:
+    false_rate, true_rate, _ = metrics.roc_curve(true, probability)
+    area = float(metrics.auc(false_rate, true_rate))
+    points = np.stack([false_rate, true_rate], 1)
+    some = np.linspace(0, len(points) - 1, min(len(points), CURVE_POINTS)).astype(int)
+    return Roc(name, area, points[some])
+
+
+def _drawn(curves: list[Roc]) -> list[Roc]:
+    """The curves themselves; of many, their mean."""
+    if len(curves) <= MOST_CURVES:
+        return curves
+    at = np.linspace(0, 1, CURVE_POINTS)
+    mean = np.mean([np.interp(at, *curve.points.T) for curve in curves], 0)
+    area = float(np.mean([curve.area for curve in curves]))
+    points = np.concatenate([[(0.0, 0.0)], np.stack([at, mean], 1)])
+    return [Roc(f"mean of {len(curves)} classes", area, points)]
 
 
 def _of_numbers(y: np.ndarray, predicted: np.ndarray) -> Evaluation:

@@ -16,6 +16,7 @@ from ..learning import Held, Rows, learn
 from ..learning.rows import MERGE_ROWS, merge, squares, units_of
 from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
+from ..scoring import NUMBERS
 from ..solvers import loss_of
 from ..types import DataLike
 from .base import KernelEstimator, Opened, first_chunk
@@ -32,8 +33,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     Parameters
     ----------
     kernel : "auto", str, kernel object or callable
-        "auto" compares three kernels on a sample; a name such as "laplacian"; an object such as
-        `kernels.Laplacian(bandwidth=20.0)`; or a function K(A, B).
+        "auto" compares kernels, and features for them to see, on a sample; a name such as
+        "laplacian"; an object such as `kernels.Laplacian(bandwidth=20.0)`; or a function K(A, B).
     n_centers : int, optional
         How many rows become centers. None lets the plan decide.
     solver : "auto", str, solver object or Plan
@@ -62,6 +63,18 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     early_stopping : bool or "auto"
         Stop when the score of held-out rows has not improved for 3 epochs, and keep the best
         weights. "auto": only for solvers that regularise by stopping (NYTRO, 50 steps).
+    feature_learning : bool or "auto"
+        Whether a kernel that is chosen may see encoded columns (clipped tails, quantiles, codes as
+        names) and a metric learned from its own gradients; False leaves columns as they are.
+    ensemble : bool, int or "auto"
+        The most kernels that a sum of them may have; "auto" is 3, and one is taken where it is as
+        good. False or 1: a single kernel.
+    time_limit : float, optional
+        Seconds that the fit should take: half of them for choosing, which then tries less, and half
+        for solving, with as many centers as can be afforded. None tries everything.
+    scoring : str, optional
+        The score of held-out rows: "r2", "rmse", "squared_error" or "absolute_error", or
+        scikit-learn's name for one of them. None: "r2". What is minimised is the solver's loss.
     callbacks : callable or list of callables, optional
         Each gets every Event; returning True stops the fit.
     columns : Columns, optional
@@ -107,6 +120,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     n_outputs_: int
     y_ndim_: int
+    _scores = tuple(NUMBERS)
 
     @in_own_modes(gradients=True)
     def fit(
@@ -191,13 +205,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
         return torch.from_numpy(np.array(y.reshape(n, -1)))
 
-    def _score_values(self, values: Tensor, Y: Tensor, w: Tensor) -> float:
-        """R² of held-out rows, averaged over outputs."""
-        values, Y, w = values.double(), Y.double(), w[:, None]
-        mean = (w * Y).sum(0) / w.sum()
-        unit = (Y - mean).abs().amax(0).clamp(min=1e-300)  # squares of tiny targets would vanish
-        left, total = (w * ((values - Y) / unit) ** 2).sum(0), (w * ((Y - mean) / unit) ** 2).sum(0)
-        return (1 - left / total.clamp(min=1e-300)).mean().item()
+    def _units(self, values: Tensor) -> Tensor:
+        """Deviations: outputs count alike, whatever their scale."""
+        spread = values.std(0, correction=0)
+        return torch.where(spread > 0, spread, 1.0)
 
     def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
         """R², as scikit-learn's."""
