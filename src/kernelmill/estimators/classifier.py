@@ -100,9 +100,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         Seconds that the fit should take: half of them for choosing, which then tries less, and half
         for solving, with as many centers as can be afforded. None tries everything.
     scoring : str, optional
-        The score of held-out rows, and what `predict` decides for: "accuracy", "log_loss",
-        "roc_auc", "balanced_accuracy" or "f1" (of the second of two classes, the mean of more), or
-        scikit-learn's name for one of them. None: "accuracy". For balanced accuracy and F1 classes
+        What kernels are chosen by, the score of held-out rows, and what `predict` decides for:
+        "accuracy", "log_loss", "roc_auc", "balanced_accuracy" or "f1" (of the second of two
+        classes, the mean of more), or scikit-learn's name for one of them. None: kernels are
+        chosen by log loss, and rows scored by accuracy. For balanced accuracy and F1 classes
         get thresholds, `decision_bias_`, chosen on the rows of the calibration.
     callbacks : callable or list of callables, optional
         Each gets every Event; returning True stops the fit.

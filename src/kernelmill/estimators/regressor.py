@@ -73,8 +73,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         Seconds that the fit should take: half of them for choosing, which then tries less, and half
         for solving, with as many centers as can be afforded. None tries everything.
     scoring : str, optional
-        The score of held-out rows: "r2", "rmse", "squared_error" or "absolute_error", or
-        scikit-learn's name for one of them. None: "r2". What is minimised is the solver's loss.
+        What kernels are chosen by, and the score of held-out rows: "r2", "rmse", "squared_error"
+        or "absolute_error", or scikit-learn's name for one of them. None: "r2". What is minimised
+        is the solver's loss.
     callbacks : callable or list of callables, optional
         Each gets every Event; returning True stops the fit.
     columns : Columns, optional
