@@ -123,11 +123,13 @@ def choose_recipe(
     if not may_go_on():
         return best[0]
     whole = Judge(sample, effort.judged, effort.few)
+    # Of the best: descended again, and given a metric.
+    starts = effort.starts + (effort.starts == 1 and len(sample.X) > effort.judged)
 
     def second() -> Iterator[Recipe]:
         for place, recipe in enumerate(best):
             candidate = by_label[recipe.label]
-            if len(sample.X) > effort.first and (place == 0 or effort.thorough):
+            if len(sample.X) > effort.first and place < starts:
                 candidate = refine(candidate, ridge, effort.final, effort.steps)
             yield _judge(candidate, recipe.label, whole, ridge)
 
@@ -137,7 +139,6 @@ def choose_recipe(
     rounds = ROUNDS if effort.thorough else 1
     stages = [lambda: _at_this_density(found[0], whole, ridge)]
     if ways.learned:
-        starts = effort.starts
         stages += [lambda: _learn_metrics(_diverse(found)[:starts], whole, ridge, rounds)]
     stages += [lambda: _sums(found, whole, ridge, ways.members)]
     for stage in stages:
@@ -167,22 +168,19 @@ def _ranked(
 def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
     """Every kernel over columns as they are, and over their encodings.
 
-    Bandwidths of the first kernel are where those of the others start from.
+    Of many rows, bandwidths of the first kernel are where those of the others over the same
+    encoding start from; over columns as they are, each finds its own.
     """
     sample, ridge, effort = contest.sample, contest.ridge, contest.effort
     shared = contest.columns.to(sample.X.device)
     plain = replace(sample, columns=shared)
-    many = len(sample.X) > effort.first  # few rows are quick, and lead astray
-    for i, first in enumerate(descend(CANDIDATES[0], ridge, plain, effort.first)):
-        how = "columns as they are" + ", each by its spread" * i
-        yield f"{CANDIDATES[0]}, {how}", first
-        for name in CANDIDATES[1:]:
-            near = first if many else None
-            found = descend(name, ridge, plain, effort.first, near=near)
-            yield f"{name}, {how}", found[min(i, len(found) - 1)]
+    for name in CANDIDATES:
+        for i, each in enumerate(descend(name, ridge, plain, effort.first)):
+            yield f"{name}, columns as they are" + ", each by its spread" * i, each
     alike = replace(sample, columns=torch.zeros_like(shared))
     for name in ALIKE:
         yield f"{name}, {ONE}", descend(name, ridge, alike, effort.first)[-1]
+    many = len(sample.X) > effort.first  # few rows are quick, and lead astray
     learns = contest.ways.learned and len(sample.X) >= ENOUGH_ROWS
     encoded = ENCODED if effort.thorough else FEWER
     for encoding, (leading, *others) in encoded.items() if learns else ():

@@ -26,8 +26,8 @@ class Effort:
     first: int
     final: int
     judged: int
-    thorough: bool  # more than one of the best is descended again, metrics have several rounds
-    starts: int  # recipes whose metrics are learned
+    thorough: bool  # more kernels over encodings, and metrics in several rounds
+    starts: int  # recipes that are descended again, and whose metrics are learned
     steps: int  # of the second descent
     few: int  # rows that are cut into more folds
     dense: int  # rows on which the last ones are compared, nearer to the density of the real run
