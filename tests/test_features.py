@@ -1,4 +1,4 @@
-"""Features of columns inside a kernel, slopes of profiles, gradients of leave-one-out errors."""
+"""Features of columns inside a kernel."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.kernels import ENCODINGS, Features, encode_columns
 from kernelmill.kernels.features import BINS, TAIL, Feature
-from kernelmill.tuning.loo import LeaveOneOut, loo_residuals
 
 g = torch.Generator().manual_seed(0)
 X = torch.cat(
@@ -20,47 +19,6 @@ X = torch.cat(
     ],
     1,
 ).double()
-RADIAL = [
-    kernels.Laplacian(1.5),
-    kernels.Gaussian(1.5),
-    *(kernels.Matern(1.5, nu=nu) for nu in (0.5, 1.5, 2.5)),
-    kernels.GeneralisedExponential(1.5, gamma=0.7),
-    kernels.RationalQuadratic(1.5, shape=0.8),
-]
-
-
-@pytest.mark.parametrize("kernel", RADIAL, ids=repr)
-def test_slopes_are_the_derivatives_of_profiles(kernel):
-    sq = torch.rand(200, generator=g, dtype=torch.float64) * 9 + 1e-3
-    step = 1e-6 * sq
-    by_hand = (kernel.profile(sq + step) - kernel.profile(sq - step)) / (2 * step)
-    torch.testing.assert_close(kernel.slope(sq), by_hand, rtol=1e-7, atol=1e-9)
-    assert torch.isfinite(kernel.slope(torch.zeros(1, dtype=torch.float64))).all()
-
-
-def test_every_radial_kernel_is_compared():
-    radial = {kind for kind in kernels.NAMED.values() if issubclass(kind, kernels.Radial)}
-    assert {type(kernel) for kernel in RADIAL} == radial
-
-
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_the_gradient_of_leaving_one_out(batch):
-    A = torch.randn(*batch, 60, 4, generator=g, dtype=torch.float64)
-    Y = torch.randn(*batch, 60, 2, generator=g, dtype=torch.float64)
-    w = torch.rand(*batch, 60, generator=g, dtype=torch.float64) + 0.5
-    found = []
-    for way in ("closed", "factor"):
-        K = torch.exp(-torch.cdist(A, A)).requires_grad_()
-        ridge = torch.full((*batch, 60), 0.1, dtype=torch.float64).requires_grad_()
-        if way == "closed":
-            error = LeaveOneOut.apply(K, Y, ridge, w)
-        else:
-            error = (w[..., None] * loo_residuals(K, Y, ridge) ** 2).sum()
-        error.backward()
-        slope = (K.grad + K.grad.mT) / 2  # K is symmetric: so is what counts of its slope
-        found.append((error.detach(), slope, ridge.grad))
-    for closed, factored in zip(*found, strict=True):
-        torch.testing.assert_close(closed, factored, rtol=1e-9, atol=1e-9)
 
 
 def test_features_are_what_they_say():

@@ -205,6 +205,23 @@ def test_no_more_kernels_than_asked_for():
         assert members > 1 or not any(" + " in label for label in tried)
 
 
+def test_the_best_of_each_kind_meet_on_more_rows(monkeypatch):
+    """As on a GPU, with sizes of a CPU: rows that judge at the end were seen by no recipe."""
+    monkeypatch.setattr("kernelmill.tuning.judge.DENSE_HELD", 40)
+    effort = Effort(60, 100, 150, True, 2, 4, 0, 240)
+    judge = Judge.dense(SAMPLE, 150, 240)
+    (fold,) = judge.folds
+    assert len(fold.held) == 40 and fold.held.min() >= 150 and len(fold.fitted) == 200
+    assert Judge.dense(SAMPLE, 230, 240) is None
+    tried = []
+    monkeypatch.setattr("kernelmill.tuning.recipes.ENOUGH_ROWS", 100)
+    contest = Contest(SAMPLE, torch.arange(5), None, effort)
+    found = choose_recipe(contest, lambda label, score: tried.append(label))
+    assert found.label.endswith(", on 240 rows")
+    last = [label for label in tried if label.endswith(", on 240 rows")]
+    assert 2 <= len(last) <= 3 and found.label in last
+
+
 def test_time_that_is_up_leaves_the_best_so_far():
     contest = Contest(SAMPLE, torch.arange(5), None, EFFORT)
     tried = []

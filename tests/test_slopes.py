@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernelmill import kernels
-from kernelmill.tuning.loo import LeaveOneOut, loo_residuals
+from kernelmill.tuning.loo import LeaveOneOut, LeaveOneOutOfRows, loo_residuals
 
 g = torch.Generator().manual_seed(0)
 RADIAL = [
@@ -48,3 +48,32 @@ def test_the_gradient_of_leaving_one_out(batch):
         found.append((error.detach(), slope, ridge.grad))
     for closed, factored in zip(*found, strict=True):
         torch.testing.assert_close(closed, factored, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", RADIAL, ids=repr)
+def test_the_gradient_by_rows_of_leaving_one_out(kernel):
+    x = torch.randn(40, 3, generator=g, dtype=torch.float64)
+    Y = torch.randn(40, 2, generator=g, dtype=torch.float64)
+    w = torch.rand(40, generator=g, dtype=torch.float64) + 0.5
+
+    def error(rows, ridge):
+        return LeaveOneOutOfRows.apply(rows, Y, ridge, w, kernel)
+
+    def plain(rows):
+        sq_dist = ((rows[:, None] - rows) ** 2).sum(2)
+        return (w[:, None] * loo_residuals(kernel.profile(sq_dist), Y, ridge.detach()) ** 2).sum()
+
+    x.requires_grad_()
+    ridge = torch.full((40,), 0.2, dtype=torch.float64).requires_grad_()
+    value = error(x, ridge)
+    value.backward()
+    torch.testing.assert_close(value.detach(), plain(x.detach()), rtol=1e-8, atol=0)
+    for i, j in ((0, 0), (7, 2), (31, 1)):
+        step = torch.zeros_like(x)
+        step[i, j] = 1e-5
+        by_hand = (plain(x.detach() + step) - plain(x.detach() - step)) / 2e-5
+        torch.testing.assert_close(x.grad[i, j], by_hand, rtol=1e-5, atol=1e-6)
+    more = torch.zeros(40, dtype=torch.float64)
+    more[5] = 1e-5
+    by_hand = (error(x, ridge + more) - error(x, ridge - more)).detach() / 2e-5
+    torch.testing.assert_close(ridge.grad[5], by_hand, rtol=1e-5, atol=1e-6)
