@@ -258,10 +258,12 @@ def test_columns_become_what_their_texts_say(model):
     names = ["lease: year", "lease: month", "lease: missing", "price: number", "storey: order"]
     names += [f"storey: {name}" for name in sorted(set(ROWS["storey"]))]
     names += [f"size: {name}" for name in ("order", "large", "medium", "small", "missing")]
-    assert model.encoder_.names == [*names, "shop: target 0", "shop: count"]
+    made = model.encoder_.names
+    assert made[: len(names) + 2] == [*names, "shop: target 0", "shop: count"]
+    assert all(name.startswith("shop: shop ") for name in made[len(names) + 2 :])
     places = [names.index(first) for first in ("lease: year", "price: number", "storey: order")]
     columns = model.encoder_.columns
-    assert [columns[i] for i in places] == [0, 1, 2] and max(columns) == 4
+    assert [columns[i] for i in places] == [0, 1, 2] and max(columns) == 5
     out = encoded(model.encoder_, FEATURES)
     np.testing.assert_allclose(np.corrcoef(out[:, 3], PRICES)[0, 1], 1, rtol=1e-6)
     assert (out[:, 2] == (ROWS["lease"].isna() | (ROWS["lease"] == "freehold"))).all()
@@ -337,7 +339,7 @@ def test_the_order_of_rows_does_not_matter():
 
 def test_how_often_a_name_occurs_is_a_feature():
     encoder = learned(SHOP)
-    assert encoder.names == ["a: target 0", "a: count"]
+    assert encoder.names[:2] == ["a: target 0", "a: count"]
     count = encoded(encoder, SHOP)[:, 1]
     _, place, many = np.unique(SHOP, return_inverse=True, return_counts=True)
     log = np.log1p(many)[place]
@@ -345,6 +347,18 @@ def test_how_often_a_name_occurs_is_a_feature():
     unseen = encoded(encoder, np.array(["shop 999"], dtype=object))[0, 1]
     np.testing.assert_allclose(unseen, -log.mean() / log.std(), atol=1e-5)
     np.testing.assert_array_equal(encoded(encoder, SHOP, training=True)[:, 1], count)
+
+
+def test_the_most_frequent_names_have_a_feature_each():
+    names, many = np.unique(SHOP, return_counts=True)
+    often = set(names[np.argsort(-many, kind="stable")[:16]])
+    encoder = learned(SHOP)
+    assert {name.removeprefix("a: ") for name in encoder.names[2:]} == often
+    place = {name: i for i, name in enumerate(encoder.names)}
+    out = encoded(encoder, SHOP)
+    for name in often:
+        np.testing.assert_array_equal(out[:, place[f"a: {name}"]], name == SHOP)
+    assert len(set(encoder.columns[2:])) == 1 and encoder.columns[2] != encoder.columns[0]
 
 
 def test_a_count_that_is_the_same_everywhere_says_nothing():
@@ -373,7 +387,8 @@ def test_a_rows_own_target_is_not_in_its_code():
 
 def test_classes_have_a_code_each_and_one_count():
     labels = np.arange(N) % 3
-    assert learned(SHOP, y=labels).names == [*(f"a: target {i}" for i in range(3)), "a: count"]
+    names = learned(SHOP, y=labels).names
+    assert names[:4] == [*(f"a: target {i}" for i in range(3)), "a: count"]
     model = KernelClassifier(**SETTINGS).fit(pd.DataFrame({"a": SHOP}), labels)
     assert np.isfinite(model.predict_proba(pd.DataFrame({"a": ["shop 3", "shop 999"]}))).all()
 
@@ -385,7 +400,7 @@ def test_classes_have_a_code_each_and_one_count():
     ("how", "names"),
     [
         ("one_hot", ["large", "medium", "small", "missing"]),
-        ("target", ["target 0", "count"]),
+        ("target", ["target 0", "count", "large", "medium", "small", "missing"]),
         ("hash", [f"hash {i}" for i in range(16)]),
         ("ordered", ["order", "large", "medium", "small", "missing"]),
         (["large", "small", "medium"], ["order", "large", "medium", "small", "missing"]),
@@ -433,7 +448,6 @@ def test_what_is_said_of_columns_is_stored(tmp_path):
         ({"a": "ordered"}, "no order can be told from values such as 'blue', 'green', 'red'"),
         ({"a": ["low", "high"]}, "its values are others, such as 'blue', 'green', 'red'"),
         ({"a": "numbers"}, "expected texts that are nearly all written in a few ways"),
-        ({"x": "numbers"}, "and it holds numbers; leave it out"),
     ],
 )
 def test_what_cannot_be_said_of_columns_is_one_sentence(how, message):
@@ -502,3 +516,78 @@ def test_a_minus_is_part_of_the_number():
     assert numbers == sorted(numbers) and len(set(numbers)) == 5
     assert read_range("-5 to 5").low == -5
     assert read_range("1b") is None and read_range("$1b").low == 1e9
+
+
+# ---- whole numbers that are names
+
+
+def numbered(n=3000, seed=5):
+    """A column of numbers that are names, beside one whose neighbours are alike."""
+    h = np.random.default_rng(seed)
+    effect = h.normal(size=60)
+    agent, age = h.integers(0, 60, n), h.integers(0, 80, n)
+    y = effect[agent] + np.sin(age / 12) + 0.1 * h.normal(size=n)
+    agent = np.where(h.random(n) < 0.05, np.nan, 1000 + 7 * agent)
+    return pd.DataFrame({"agent": agent, "age": age, "y": y})
+
+
+def encoder_of(frame, columns=Columns(), **more):  # noqa: B008
+    source = opened(frame, True)
+    Y = frame["y"].to_numpy()[:, None]
+    return learn(columns, source, ["y"], Y, np.ones(len(frame), bool), **more)
+
+
+def test_numbers_whose_neighbours_say_nothing_are_names_too():
+    (found,) = encoder_of(numbered()).categories
+    assert (found.name, found.how, found.frequent) == ("agent", "number", 16)
+    assert found.labels[:3] == ["target 0", "count", "1000"]
+    assert "missing" in found.labels
+    parts = {part for name, part in encoder_of(numbered()).sources if name == "agent"}
+    assert parts == {0, 1, 2}  # the number, its mean target, and its frequent values
+
+
+def test_what_is_said_of_numbers_counts():
+    assert encoder_of(numbered(), Columns(how={"agent": "numbers"})).categories == []
+    assert encoder_of(numbered(), Columns(beyond="hash")).categories == []
+    (name,) = encoder_of(numbered(), Columns(categorical=["agent"])).categories
+    assert name.how == "target"
+
+
+def test_a_smooth_curve_of_whole_numbers_is_no_name():
+    h = np.random.default_rng(1)
+    for curve in (lambda x: x, lambda x: np.sin(x / 30), lambda x: x**2, lambda x: 0 * x):
+        x = h.integers(0, 400, 4000)
+        frame = pd.DataFrame({"x": x, "y": curve(x / 1.0) + 0.3 * h.normal(size=len(x))})
+        assert encoder_of(frame).categories == []
+
+
+def test_a_weight_of_k_is_k_copies_for_numbers_that_are_names():
+    frame = numbered(1500)
+    k = np.random.default_rng(0).integers(1, 4, len(frame))
+    copies = frame.loc[np.repeat(frame.index, k)].reset_index(drop=True)
+    (one,) = encoder_of(frame, w=k.astype(float)).categories
+    (other,) = encoder_of(copies).categories
+    np.testing.assert_allclose(one.table, other.table, atol=1e-6)
+
+
+def test_numbers_as_names_help_and_travel(tmp_path):
+    frame, new = numbered(), numbered(500, seed=6)
+    new["y"] = numbered(3500).tail(500)["y"].to_numpy()
+    new[["agent", "age"]] = numbered(3500).tail(500)[["agent", "age"]].to_numpy()
+    X = new.drop(columns="y")
+    scores = {}
+    for way in (None, {"agent": "numbers"}):
+        model = KernelRegressor(**SETTINGS, columns=Columns(how=way)).fit(frame, "y")
+        scores[way is None] = model.score(X, new["y"])
+    assert scores[True] > scores[False] + 0.1
+    model = KernelRegressor(**SETTINGS).fit(frame, "y")
+    strange = X.head(6).copy()
+    strange["agent"] = [np.nan, 1000.5, 1e15, -1e30, 1001, 1007]
+    before = model.predict(strange)
+    model.save(tmp_path / "model")
+    assert (kernelmill.load(tmp_path / "model").predict(strange) == before).all()
+    model.to_onnx(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    given = {name: strange[name].to_numpy(np.float64) for name in strange}
+    np.testing.assert_allclose(session.run(None, given)[0].reshape(-1), before, atol=1e-4)
+    assert model.feature_importances_.shape == (2,)

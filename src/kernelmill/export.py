@@ -27,6 +27,7 @@ from .data import Encoder, dates
 from .data import amounts as amounts_in_texts
 from .data.amounts import Amounts
 from .data.categories import Category
+from .data.number_names import EXACT, NumberNames
 from .errors import InputError, require_package, writing
 from .model import KernelModel
 from .storage.atomic import aside, keep_mode
@@ -260,6 +261,9 @@ class _Around:
                     )
                 )
         for category in encoder.categories:
+            if isinstance(category, NumberNames):
+                made.append(self._number_names(category))
+                continue
             self.inputs.append(self._typed(input_name(category.name), text, "rows"))
             if category.width:
                 made.append(self._texts(category))
@@ -291,6 +295,29 @@ class _Around:
             values_int64s=list(keys.values()),
             default_int64=len(category.values),
         )
+        return self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
+
+    def _number_names(self, category: NumberNames) -> str:
+        """(rows, width) of numbers as names. Others than whole ones are known to none."""
+        given, unknown = input_name(category.name), 1 + int(EXACT)
+        whole = self._op("Equal", given, self._op("Floor", given))
+        others = self._op(
+            "Where",
+            self._op("IsNaN", given),
+            self._constant(np.float64(-unknown)),
+            self._constant(np.float64(unknown)),
+        )
+        numbers = self._op("Where", whole, given, others)
+        keys = [int(value) for value in category.values[:-1]] + [-unknown]
+        codes = self._op(
+            "LabelEncoder",
+            self._op("Cast", numbers, to=self._onnx.TensorProto.INT64),
+            domain="ai.onnx.ml",
+            keys_int64s=keys,
+            values_int64s=list(range(len(keys))),
+            default_int64=len(keys),
+        )
+        assert category.table is not None
         return self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
 
     def _amounts(self, amounts: Amounts) -> str:

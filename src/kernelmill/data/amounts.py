@@ -198,6 +198,11 @@ class Amounts:
     folds = None  # targets play no part
 
     @property
+    def parts(self) -> list[int]:
+        """See Category."""
+        return [0] * self.width
+
+    @property
     def width(self) -> int:
         return len(self.forms.labels) + self.flagged
 

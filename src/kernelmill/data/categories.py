@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,13 @@ class Category:
     """How one column of names becomes numbers."""
 
     name: str
-    how: str  # "one_hot", "ordered", "target" or "hash"
+    how: str  # "one_hot", "ordered", "target", "hash", or "number": see number_names.py
     width: int
-    values: list[str | None] = field(default_factory=list)  # by code; None is a missing value
+    values: list[Any] = field(default_factory=list)  # texts by code; None is a missing value
     table: np.ndarray | None = None  # (values + 1, width) of each code; the last, of unseen values
     folds: np.ndarray | None = None  # (FOLDS, values + 1, width) without a fold's rows; not stored
     features: list[str] = field(default_factory=list)  # names of them; early models stored none
+    frequent: int = 0  # the last features: one for each of the most frequent values
 
     @cached_property
     def names(self) -> Names:
@@ -37,19 +39,39 @@ class Category:
         if self.features:
             return self.features
         if self.how == "one_hot" and self.width:
-            return ["missing" if value is None else value for value in self.values]
-        return [f"{self.how} {i}" for i in range(self.width)]
+            return [self.called(value) for value in self.values]
+        kind = "target" if self.by_target else self.how
+        return [f"{kind} {i}" for i in range(self.width)]
+
+    def called(self, value: str | float | None) -> str:
+        """The name of the feature that says whether a row has this value."""
+        return "missing" if value is None else str(value)
 
     @property
     def summary(self) -> str:
         return f"{len(self.values) or 'many'} values, {self.how.replace('_', ' ')} encoded"
+
+    @property
+    def by_target(self) -> bool:
+        """Whether it is encoded by mean targets."""
+        return self.how in ("target", "number")
+
+    @property
+    def parts(self) -> list[int]:
+        """Of each feature, a number for those that share a bandwidth; 0 is that of the column."""
+        own = int(self.how == "number")
+        return [own] * (self.width - self.frequent) + [own + 1] * self.frequent
+
+    def codes(self, given: np.ndarray) -> np.ndarray:
+        """Places in `values`; their number where a value is not among them."""
+        return self.names.codes(given)
 
     def encode(self, texts: np.ndarray, fold: np.ndarray | None) -> np.ndarray:
         """(rows, width). `fold`: of each row, whose targets do not count; -1 where all do."""
         if self.how == "hash":
             return hashed(texts, self.width)
         assert self.table is not None
-        codes = self.names.codes(texts)
+        codes = self.codes(texts)
         self._warn_of_new(texts, codes)
         out = self.table[codes]
         if fold is not None and self.folds is not None:
@@ -71,8 +93,9 @@ class Category:
         if self.how == "hash":
             return
         fits = (
-            self.how in ("one_hot", "ordered", "target")
+            self.how in ("one_hot", "ordered", "target", "number")
             and len(self.features) in (0, self.width)
+            and 0 <= self.frequent <= self.width
             and self.table is not None
             and self.table.shape == (len(self.values) + 1, self.width)
             and np.isfinite(self.table).all()

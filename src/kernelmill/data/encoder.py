@@ -16,6 +16,7 @@ from . import dates
 from .amounts import Amounts, Forms
 from .categories import Category, checksums, fold_of, meanings, texts_before
 from .checks import check_finite, is_clean, refuse
+from .number_names import NumberNames
 from .tables import Table
 
 KINDS = {"number", "boolean", "date", "text", "empty"}
@@ -74,14 +75,15 @@ class Encoder:
 
     @property
     def sources(self) -> list[tuple[str, int]]:
-        """The field that each feature was made of, and the place in it where it is a matrix."""
+        """The field that each feature was made of, and the place in it where it is a matrix, or
+        which of its parts that have a bandwidth each."""
         of_numbers = [
             (name, i)
             for name, width in zip(self.numbers, self.widths, strict=True)
             for i in (range(width) if name not in self.dates else [0] * len(dates.PARTS))
         ]
         of_flags = [of_numbers[i] for i in self.flagged]
-        of_names = [(each.name, 0) for each in self.categories for _ in range(each.width)]
+        of_names = [(each.name, part) for each in self.categories for part in each.parts]
         return [*of_numbers, *of_flags, *of_names]
 
     @property
@@ -211,10 +213,10 @@ class Encoder:
 
 
 def _text_column(values: dict[str, Any]) -> Category | Amounts:
-    """What was stored of a column of texts."""
+    """What was stored of a column of names, or texts."""
     if values["how"] == "numbers":
         return Amounts(**{**values, "forms": Forms(**values["forms"])})
-    return Category(**values)
+    return NumberNames(**values) if values["how"] == "number" else Category(**values)
 
 
 def matrix(name: str, d: int, kind: str) -> Encoder:

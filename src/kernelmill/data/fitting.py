@@ -16,11 +16,13 @@ from .checks import check_finite, is_clean, refuse
 from .columns import Columns
 from .encoder import Encoder, date_columns, in_parts, numbered
 from .kinds import WORDS
+from .number_names import EACH, NumberNames, Wholes, are_names
 from .summary import Counts, Moments
 from .tables import Table
-from .text_columns import text_column
+from .text_columns import MOST_OUTPUTS, text_column
 
 PRIOR = 10.0  # rows that a category's mean target is drawn towards the common mean by
+FREQUENT, OFTEN = 16, 0.005  # values with a feature each, at most, and the share of rows it needs
 DIFFERENT = 3  # different rows per value of a category, from which a row's content says its fold
 
 
@@ -51,6 +53,12 @@ class _Fields:
     @property
     def texts(self) -> list[str]:
         return [name for name, kind in self.kinds.items() if kind == "text"]
+
+    @property
+    def single(self) -> list[str]:
+        """Columns of numbers."""
+        sized = zip(self.numbers, self.widths, strict=True)
+        return [name for name, width in sized if width == 1 and self.kinds[name] == "number"]
 
     @property
     def dated(self) -> set[str]:
@@ -86,7 +94,7 @@ def learn(
     names = _choose(columns, table, skip)
     table = columns.named(table)
     given = _Fields.of(table, names)
-    moments, counts = _summarise(table, given, train, w)
+    moments, counts, wholes = _summarise(table, given, train, w)
     lost = moments.lost * date_columns(given.numbers, given.widths, given.dated)[2]
     if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
         refuse(lost, given.labels, table.where)
@@ -95,10 +103,16 @@ def learn(
         text_column(columns, name, counts[name], _outputs(Y)) for name in given.texts
     ]
     _scale_amounts(columns, encoder, table, train, w)
+    encoder.categories += _maybe_names(columns, wholes, int(train.sum()), _outputs(Y))
     by_target = [
-        each for each in encoder.categories if isinstance(each, Category) and each.how == "target"
+        each for each in encoder.categories if isinstance(each, Category) and each.by_target
     ]
     encoder.by_content = _by_target(by_target, table, names, Y, train, w)
+    encoder.categories = [
+        each
+        for each in encoder.categories
+        if not isinstance(each, NumberNames) or each.table is not None
+    ]
     if not encoder.d:
         raise InputError(f"{table.where} has no feature that differs between rows.")
     return encoder
@@ -141,18 +155,21 @@ def _check_way(table: Table, names: list[str], name: str, way: str | list[str]) 
         raise InputError(f"columns: how names {name!r}, which is no feature; leave it out.")
     if field.width > 1:
         raise InputError(f"columns: how names {name!r}, which is a matrix, expected a column.")
-    if way == "numbers" and field.kind not in ("text", "empty"):
+    if way == "numbers" and field.kind not in ("text", "empty", "number"):
         raise InputError(
-            f"columns: how of {name!r} is 'numbers', expected texts with numbers inside, and it"
-            f" holds {WORDS[field.kind]}; leave it out."
+            f"columns: how of {name!r} is 'numbers', expected numbers, or texts with numbers"
+            f" inside, and it holds {WORDS[field.kind]}; leave it out."
         )
 
 
 def _summarise(
     table: Table, given: _Fields, train: np.ndarray, w: np.ndarray | None
-) -> tuple[Moments, dict[str, Counts]]:
-    """Moments of the numbers and counts of the names, in one pass."""
+) -> tuple[Moments, dict[str, Counts], dict[str, Wholes]]:
+    """Moments of the numbers, counts of the names, and whole numbers that may be names, in one
+    pass.
+    """
     moments, counts = Moments(sum(given.widths)), {name: Counts() for name in given.texts}
+    wholes = {name: Wholes() for name in given.single}
     for a, b in itertools.pairwise(table.cuts):
         block, inside = table.read(given.names, a, b), train[a:b]
         weights = None if w is None else w[a:b][inside]
@@ -164,8 +181,22 @@ def _summarise(
             moments.add(values if inside.all() else values[inside], weights)
         for name, found in counts.items():
             found.add(block[name][inside], weights)
+        for name, different in wholes.items():
+            different.add(block[name][inside])
     moments.add_rest()
-    return moments, counts
+    return moments, counts, wholes
+
+
+def _maybe_names(
+    columns: Columns, wholes: dict[str, Wholes], rows: int, outputs: int
+) -> Iterator[NumberNames]:
+    """Columns of whole numbers that are names too, if the targets say so."""
+    if columns.beyond == "hash" or outputs > MOST_OUTPUTS:
+        return
+    for name, found in wholes.items():
+        values = found.more_than(columns.one_hot)
+        if values is not None and name not in columns.ways and len(values) * EACH <= rows:
+            yield NumberNames.of(name, values, outputs)
 
 
 def _scaled(columns: Columns, given: _Fields, moments: Moments, lost: np.ndarray) -> Encoder:
@@ -263,29 +294,47 @@ def _by_target(
     for c in categories:
         total, many = sums[c.name].sum(0), counts[c.name].sum(0)
         mean = total.sum(0) / max(1e-300, many.sum())
+        variance = (mean * (1 - mean)).sum() if Y.ndim == 1 else float(outputs)
+        known = slice(None, len(c.values) - 1)  # a missing value has no neighbours
+        if isinstance(c, NumberNames) and not are_names(
+            sums[c.name][:, known], counts[c.name][:, known], PRIOR, variance
+        ):
+            continue
         others, fewer = total - sums[c.name], many - counts[c.name]
         c.table = ((total + PRIOR * mean) / (many + PRIOR)).astype(np.float32)
         c.folds = ((others + PRIOR * mean) / (fewer + PRIOR)).astype(np.float32)
-        _add_count(c, many)
+        _add_counts(c, many)
     return by_content
 
 
-def _add_count(category: Category, many: np.ndarray) -> None:
-    """One more feature: the logarithm of how often a value occurs, standardised over the rows;
-    where all occur equally often it says nothing."""
-    assert category.table is not None
-    assert category.folds is not None
+def _add_counts(category: Category, many: np.ndarray) -> None:
+    """One more feature: the logarithm of how often a value occurs, standardised over the rows. And
+    one for each of the most frequent values: of these there are rows enough to tell more than a
+    mean. Where all occur equally often neither says anything."""
     log = np.log1p(many)
     mean = np.average(log, weights=many)
     spread = np.sqrt(np.average((log - mean) ** 2, weights=many))
     if spread < 1e-9:
         return
-    code = ((log - mean) / spread).astype(np.float32)
-    category.features = [*category.labels, "count"]
-    category.table = np.concatenate([category.table, code], 1)
-    folds = np.broadcast_to(code, (FOLDS, *code.shape))
+    _append(category, ((log - mean) / spread).astype(np.float32), ["count"])
+    often = np.flatnonzero(many[: len(category.values), 0] >= OFTEN * many.sum())
+    often = np.sort(often[np.argsort(-many[often, 0], kind="stable")][:FREQUENT])
+    if len(often) < 2:
+        return
+    table = np.eye(len(category.values) + 1, dtype=np.float32)[:, often]
+    _append(category, table, [category.called(category.values[code]) for code in often])
+    category.frequent = len(often)
+
+
+def _append(category: Category, more: np.ndarray, names: list[str]) -> None:
+    """More features of a category, the same in every fold."""
+    assert category.table is not None
+    assert category.folds is not None
+    category.features = [*category.labels, *names]
+    category.table = np.concatenate([category.table, more], 1)
+    folds = np.broadcast_to(more, (FOLDS, *more.shape))
     category.folds = np.concatenate([category.folds, folds], 2)
-    category.width += 1
+    category.width += len(names)
 
 
 def _codes(
@@ -298,7 +347,7 @@ def _codes(
         block = table.read(names, a, b)
         content[a:b] = checksums(block, names)
         for c in categories:
-            codes[c.name][a:b] = c.names.codes(block[c.name])
+            codes[c.name][a:b] = c.codes(block[c.name])
     return codes, content
 
 

@@ -149,7 +149,7 @@ def choose_recipe(
     dense = Judge.dense(sample, effort.judged, effort.dense)
     if dense is None or not may_go_on():
         return found[0]
-    return _ranked(_denser(_diverse(found), dense, ridge), report, may_go_on)[0]
+    return _ranked(_denser(_diverse(found), dense, ridge, ways.members), report, may_go_on)[0]
 
 
 def _ranked(
@@ -219,7 +219,7 @@ def _alike(
     """A kernel that is the same in all folds."""
     verdict = judge.verdict(judge.grams(kernel), ridge, start)
     kind = label.split(" × ")[0]
-    return Recipe(label, kind, kernel, verdict, lambda judge: judge.grams(kernel), worth)
+    return Recipe(label, kind, kernel, verdict, partial(_grams_of, kernel), worth)
 
 
 def _at_this_density(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[Recipe]:
@@ -234,15 +234,24 @@ def _at_this_density(recipe: Recipe, judge: Judge, ridge: float | None) -> Itera
             yield _alike(label, changed, judge, ridge, recipe.verdict.ridge, recipe.worth)
 
 
-def _denser(recipes: list[Recipe], judge: Judge, ridge: float | None) -> Iterator[Recipe]:
+def _denser(
+    recipes: list[Recipe], judge: Judge, ridge: float | None, most: int
+) -> Iterator[Recipe]:
     """The best again, with as many rows as there is time for: what is smooth gains more by them.
+    Then sums of these: averages are worth more where rows are many.
 
     Its values are those of all folds before.
     """
+    again = []
     for recipe in recipes[:FINALISTS]:
         verdict = judge.verdict(judge.grams(recipe.kernel), ridge, recipe.verdict.ridge)
         known = replace(recipe.verdict, score=verdict.score, ridge=verdict.ridge)
-        yield replace(recipe, label=f"{recipe.label}, on {len(judge.X)} rows", verdict=known)
+        label = f"{recipe.label}, on {len(judge.X)} rows"
+        grams = partial(_grams_of, recipe.kernel)
+        again.append(replace(recipe, label=label, verdict=known, grams=grams))
+        yield again[-1]
+    single = [recipe for recipe in again if not isinstance(recipe.kernel, Sum)]
+    yield from _sums(sorted(single, key=lambda recipe: recipe.rank), judge, ridge, most)
 
 
 def _learn_metrics(
@@ -304,6 +313,10 @@ def _factors(kernel: Radial) -> tuple[float, ...]:
 def _hopeful(found: Recipe, other: Recipe) -> bool:
     """Whether another factor may make it the better one."""
     return found.verdict.score < 1.02 * other.verdict.score
+
+
+def _grams_of(kernel: Kernel, judge: Judge) -> Grams:
+    return judge.grams(kernel)
 
 
 def _grams_of_each(folds: list[Radial], judge: Judge) -> Grams:

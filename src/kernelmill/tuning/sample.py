@@ -34,10 +34,10 @@ class Effort:
 
     @classmethod
     def on(cls, device: torch.device, budget: int) -> Effort:
-        """2 to 10 s on an H200, 6 to 20 s on two cores; less where there is little memory."""
+        """3 to 20 s on an H200, 6 to 20 s on two cores; less where there is little memory."""
         most = int((budget / MATRICES) ** 0.5)
         if device.type == "cuda":
-            return cls(1500, 3000, min(12_000, most), True, 3, 15, 8000, min(30_000, most))
+            return cls(3000, 6000, min(12_000, most), True, 3, 15, 8000, min(30_000, most))
         return cls(500, 1000, min(2500, most), False, 1, 8, 600, 0)
 
 
