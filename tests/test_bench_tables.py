@@ -36,6 +36,21 @@ def test_rows_of_a_smaller_share_are_among_those_of_a_larger(folder):
     assert shares[0] < shares[1] < shares[2]
 
 
+def test_other_cuts_of_a_table_have_rows_to_train_on_and_others_to_test(monkeypatch):
+    X = np.zeros((1000, 14))
+    X[np.arange(1000), 10 + np.arange(1000) % 4] = 1
+    X[:, 0] = np.arange(1000)
+    parts = X[:700], np.arange(700), X[700:], np.arange(700, 1000)
+    monkeypatch.setattr(data, "table", lambda name: parts)
+    published, area = data.SPLITS["protein-64"], data.SPLITS["covertype-area-2"]
+    train, test = published.train(), published.test(None)
+    assert (len(train), len(test)) == (640, 200)
+    assert not set(train.X[:, 0]) & set(test.X[:, 0])
+    assert (test.X[:, 0] == test.y).all()
+    train, test = area.train(), area.test(None)
+    assert set(test.X[:, 0] % 4) == {2} and set(train.X[:, 0] % 4) == {0, 1, 3}
+
+
 def test_a_tenth_of_each_class_is_held_out_and_none_of_a_rare_one():
     y = np.repeat([0, 1, 2], [200, 50, 3])
     train, held = hold_out(Rows(np.arange(253.0)[:, None], y, np.arange(3)))

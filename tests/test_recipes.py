@@ -5,10 +5,11 @@ import onnxruntime
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.kernels import Gaussian, Laplacian, Matern, Sum, encode_columns
-from kernelmill.tuning.judge import FOLDS, Judge
+from kernelmill.tuning.judge import FOLDS, EachRow, Judge
 from kernelmill.tuning.metric import Gradients, stretch
 from kernelmill.tuning.recipes import Contest, Ways, choose_recipe
 from kernelmill.tuning.sample import Effort, Sample
@@ -208,7 +209,7 @@ def test_no_more_kernels_than_asked_for():
 def test_the_best_of_each_kind_meet_on_more_rows(monkeypatch):
     """As on a GPU, with sizes of a CPU: rows that judge at the end were seen by no recipe."""
     monkeypatch.setattr("kernelmill.tuning.judge.DENSE_HELD", 40)
-    effort = Effort(60, 100, 150, True, 2, 4, 0, 240)
+    effort = Effort(60, 100, 150, True, 2, 4, 0, 240, 0)
     judge = Judge.dense(SAMPLE, 150, 240)
     (fold,) = judge.folds
     assert len(fold.held) == 40 and fold.held.min() >= 150 and len(fold.fitted) == 200
@@ -220,6 +221,59 @@ def test_the_best_of_each_kind_meet_on_more_rows(monkeypatch):
     assert found.label.endswith(", on 240 rows")
     last = [label for label in tried if label.endswith(", on 240 rows")]
     assert 2 <= len(last) <= 3 and found.label in last
+
+
+def test_each_row_is_judged_by_a_model_of_the_others():
+    judge, kernel = EachRow(SAMPLE), Laplacian(2.0)
+    values = judge.values(judge.grams(kernel), 0.1)
+    K = kernel(judge.X)
+    for i in (0, 7, 239):
+        rows = torch.arange(len(K)) != i
+        system = K[rows][:, rows] + torch.diag(0.1 / judge.w[rows])
+        expected = K[i, rows] @ torch.linalg.solve(system, judge.Y[rows])
+        torch.testing.assert_close(values[i], expected, rtol=1e-5, atol=1e-7)
+
+
+def a_product(seed=0):
+    h = np.random.default_rng(seed)
+    rows = h.normal(size=(2600, 3))
+    return rows, (rows[:, 0] * rows[:, 1] + 0.5 * h.normal(size=2600) > 0).astype(int)
+
+
+WIDE = {"kernel": Laplacian(2.0), "device": "cpu", "random_state": 0}
+
+
+def test_no_row_is_kept_out_where_each_can_be_left_out_once():
+    rows, labels = a_product()
+    new, truth = a_product(1)
+    chance = norm.cdf(2 * new[:, 0] * new[:, 1])
+    best = -np.log(np.where(truth == 1, chance, 1 - chance).clip(1e-9)).mean()
+    for ridge in (None, 1.0):
+        model = KernelClassifier(**WIDE, ridge=ridge).fit(rows, labels)
+        P = model.predict_proba(new)[np.arange(2600), truth]
+        assert model.plan_.n == 2600 and -np.log(P).mean() < best + 0.03
+    again = KernelClassifier(**{**WIDE, "solver": model.plan_}).fit(rows, labels)
+    assert again.plan_.n == 2600
+
+
+@pytest.mark.parametrize("some", [{"n_centers": 100}, {"solver": "falkon"}, {"centers": X[:9, :3]}])
+def test_rows_are_kept_out_of_models_of_some_centers(some):
+    rows, labels = a_product()
+    assert KernelClassifier(**WIDE, **some).fit(rows, labels).plan_.n == 2340
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_goes_on_with_the_rows_that_it_began_with(known, tmp_path, monkeypatch):
+    """Runs of a version that kept rows out do not say that each was left out."""
+    rows, labels = a_product()
+    settings = {**WIDE, "checkpoint": tmp_path / "run"}
+    if not known:
+        monkeypatch.setattr(KernelClassifier, "_most_left_out", lambda self, opened: 2500)
+    first = KernelClassifier(**settings).fit(rows, labels)
+    monkeypatch.undo()
+    again = KernelClassifier(resume=True, **settings).fit(rows, labels)
+    assert again.plan_.n == first.plan_.n == (2600 if known else 2340)
+    np.testing.assert_array_equal(again.predict_proba(rows[:9]), first.predict_proba(rows[:9]))
 
 
 def test_time_that_is_up_leaves_the_best_so_far():

@@ -6,7 +6,8 @@ the others. pyarrow reads them; pandas is not needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -105,6 +106,58 @@ TABLES = {
         Table("credit", True, "SeriousDlqin2yrs"),
         Table("sgemm", False, "log_ms"),
         Table("covertype", True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Split(Table):
+    """An .npz table cut in another way: `trains` gives, of all its rows, which are trained on; and
+    `tests`, which are tested on.
+    """
+
+    of: str = ""
+    trains: Callable[[np.ndarray], np.ndarray] = field(default=lambda X: np.ones(len(X), bool))
+    tests: Callable[[np.ndarray], np.ndarray] = field(default=lambda X: np.ones(len(X), bool))
+
+    def _read(self, part: str) -> tuple[Frame, np.ndarray]:
+        X, y, X_test, y_test = table(self.of)
+        X, y = np.concatenate([X, X_test]), np.concatenate([y, y_test])
+        rows = (self.trains if part == "train" else self.tests)(X)
+        return X[rows], y[rows]
+
+
+def between(low: float, high: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Of rows in random order, those from one share to another."""
+
+    def rows(X: np.ndarray) -> np.ndarray:
+        place = np.random.default_rng(2).permutation(len(X)) / len(X)
+        return (low <= place) & (place < high)
+
+    return rows
+
+
+def area(number: int, inside: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """Rows of covertype in that wilderness area, or outside of it."""
+
+    def rows(X: np.ndarray) -> np.ndarray:
+        there = X[:, AREAS + number] > X[:, AREAS + number].mean()
+        return there if inside else ~there
+
+    return rows
+
+
+AREAS = 10  # the first column of covertype that says in which of four areas a row is
+# Published results are on 64 % of the rows, with 16 % to tune on, which are not used here.
+SPLITS = {
+    each.name: each
+    for each in (
+        Split("protein-64", False, None, "protein", between(0, 0.64), between(0.8, 1)),
+        Split("covertype-64", True, None, "covertype", between(0, 0.64), between(0.8, 1)),
+        *(
+            Split(f"covertype-area-{i}", True, None, "covertype", area(i, False), area(i, True))
+            for i in range(4)
+        ),
     )
 }
 

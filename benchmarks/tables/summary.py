@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .data import SPLITS
+
 OURS = "kernelmill"
 UNTUNED = ("lightgbm", "catboost", "hist")
 TUNED = ("lightgbm-tuned", "catboost-tuned", "hist-tuned")
@@ -15,10 +17,13 @@ Scores = dict[str, dict[str, dict]]  # table → method → row
 
 
 def by_table(rows: Iterable[dict], fraction: float = 1.0) -> Scores:
-    """Rows with a score. A method that ran on a GPU and a CPU is taken from the GPU."""
+    """Rows of the 23 tables with a score. A method that ran on a GPU and a CPU is taken from the
+    GPU.
+    """
     found: Scores = {}
     for row in sorted(rows, key=lambda row: row["device"] != "cpu"):
-        if row["fraction"] == fraction and main_score(row) is not None:
+        counts_here = row["fraction"] == fraction and row["table"] not in SPLITS
+        if counts_here and main_score(row) is not None:
             found.setdefault(row["table"], {})[row["method"]] = row
     return found
 
@@ -114,7 +119,16 @@ def page(rows: list[dict], before: list[dict]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(each, widths, strict=True)).rstrip()
         for each in lines
     ]
-    return "\n".join([*text, "", *sentences(counts(rows, before), rows)])
+    return "\n".join([*text, "", *others(rows), *sentences(counts(rows, before), rows)])
+
+
+def others(rows: list[dict]) -> list[str]:
+    """A line for each fit on another cut of a table."""
+    return [
+        f"{row['table']}, {row['rows']} rows, {row['method']}: {cell(row)}"
+        for row in sorted(rows, key=lambda row: (row["table"], row["method"]))
+        if row["table"] in SPLITS and main_score(row) is not None
+    ]
 
 
 def line(table: str, methods: dict[str, dict], names: list[str]) -> list[str]:

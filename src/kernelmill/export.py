@@ -299,7 +299,7 @@ class _Around:
 
     def _number_names(self, category: NumberNames) -> str:
         """(rows, width) of numbers as names. Others than whole ones are known to none."""
-        given, unknown = input_name(category.name), 1 + int(EXACT)
+        given, unknown = input_name(category.name), 2 * int(EXACT)
         whole = self._op("Equal", given, self._op("Floor", given))
         others = self._op(
             "Where",

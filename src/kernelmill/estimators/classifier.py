@@ -20,6 +20,7 @@ from ..calibration import FLOOR, Calibration, calibrate
 from ..callbacks.listeners import Callback
 from ..data import Columns, Encoder
 from ..data.kinds import of_array, places
+from ..distributed.team import is_alone
 from ..errors import InputError
 from ..kernels import Kernel
 from ..learning import Fitted, Held, Judged, Rows, Units, learn
@@ -28,12 +29,15 @@ from ..learning.streaming import Chunk, remember
 from ..losses import Values
 from ..model import KernelModel
 from ..ops import in_own_modes
+from ..planning.arguments import unless_auto
+from ..planning.device import device_of
+from ..planning.memory import parse_bytes
 from ..planning.plan import Plan
 from ..scoring import CLASSES, decision_bias
 from ..solvers import Solver, loss_of
 from ..storage.model_folder import Extra
 from ..tuning.loo import loo_residuals
-from ..tuning.sample import CHECK_ROWS
+from ..tuning.sample import CHECK_ROWS, Effort
 from ..types import DataLike
 from .base import Job, KernelEstimator, Opened, first_chunk
 from .validation import check_weights, require_positive_weights, split_rows, to_host
@@ -331,7 +335,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
         w = self._class_weighted(check_weights(opened.sample_weight, len(opened.X)), codes)
-        keep, out = self._training_rows(w, codes.numpy(), opened.drawn)
+        keep, out = self._training_rows(w, codes.numpy(), opened)
         X, encoder = self._encode(opened, codes, keep, out, w)
         held = None if out is None else Held(X[out.to(X.device)], codes[out], w[out])
         dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
@@ -381,15 +385,37 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return require_positive_weights(w, "class_weight times sample_weight")
 
     def _training_rows(
-        self, w: Tensor, codes: np.ndarray, drawn: int | None
+        self, w: Tensor, codes: np.ndarray, opened: Opened
     ) -> tuple[Tensor, Tensor | None]:
         """Numbers of the rows to train on, and of those kept out for the calibration and the
         validation score.
         """
         rows = torch.nonzero(w > 0)[:, 0]
-        default = 0.0 if len(rows) <= CHECK_ROWS else min(0.1, CALIBRATION_ROWS / len(rows))
-        out = self._hold_out(len(rows), default, drawn, codes[rows.numpy()])
+        default = 0.0
+        if len(rows) > self._most_left_out(opened):
+            default = min(0.1, CALIBRATION_ROWS / len(rows))
+        out = self._hold_out(len(rows), default, opened.drawn, codes[rows.numpy()])
         return split_rows(rows, out)
+
+    def _most_left_out(self, opened: Opened) -> int:
+        """Up to how many rows each is left out once, so that none has to be kept out for the
+        calibration.
+        """
+        if opened.before:  # a run goes on with the rows that it began with
+            return CHECK_ROWS if not opened.before.get("each_row") else len(opened.X)
+        if isinstance(self.solver, Plan):
+            plan = self.solver
+            every_row, device, budget = plan.every_row, plan.device, plan.budget
+        else:
+            sizes = self.solver, self.n_centers
+            every_row = all(unless_auto(given) is None for given in sizes)
+            every_row = every_row and (self.centers is None or isinstance(self.centers, str))
+            X = opened.X if isinstance(opened.X, Tensor) else None
+            device = device_of(self.device, X)
+            budget = parse_bytes(unless_auto(self.memory_budget), device)
+        if not every_row or self._warm() is not None or not is_alone(opened.comm):
+            return CHECK_ROWS
+        return max(CHECK_ROWS, Effort.on(torch.device(device), budget).each)
 
     def _check_labels(self, y: DataLike, n: int, known: np.ndarray | None = None) -> Tensor:
         if isinstance(y, Tensor):
@@ -443,10 +469,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return self._fit_decisions(self._no_grad_values(X), self._one_hot(y), w, shares)
         if judged is not None and values_are is not Values.LOGITS:
             return self._fit_decisions(judged.values, judged.targets, judged.w, shares)
+        plan = self.plan_
+        each = Effort.on(torch.device(plan.device), plan.budget).each if plan.every_row else 0
         # The user kept no rows out: leave-one-out on some rows is near enough.
-        if len(X) > CHECK_ROWS:
+        if len(X) > max(CHECK_ROWS, each):
             used = torch.nonzero(w > 0)[:, 0]
-            drawn = torch.Generator().manual_seed(self.plan_.seed)
+            drawn = torch.Generator().manual_seed(plan.seed)
             some = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
             X, y, w = X[some.to(X.device)], y[some], w[some]
         if values_are is Values.LOGITS:  # probabilities are what it learned
@@ -460,9 +488,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     ) -> Calibration:
         centered = Y - self.model_.intercept.cpu().double()
         try:
-            K = self.model_.kernel(X.cpu().double())
+            K = self.model_.kernel(X.to(self.model_.Z.device).double())
             least = 1e-8 * w.mean().item() * K.diagonal().mean().item()
-            residual = loo_residuals(K, centered, max(self.ridge_, least) / w)
+            ridge = max(self.ridge_, least) / w
+            residual = loo_residuals(K, centered.to(K.device), ridge.to(K)).cpu()
         except torch.linalg.LinAlgError:
             return Calibration.none(len(self.classes_))
         return self._fit_decisions(Y - residual, Y, w, shares)

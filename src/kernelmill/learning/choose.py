@@ -23,6 +23,7 @@ from ..planning.precision import fine_precision, precision_for, precision_of
 from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search
+from ..tuning.judge import EachRow
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
@@ -250,8 +251,9 @@ def _tune(
     tried: list[tuple[str, float, float]],
 ) -> tuple[search.Choice, Sample]:
     """The kernel and ridge that do best on a sample, and the sample; `tried` is added to."""
-    data, solver, p = task.data, task.solver, task.base.p
-    generator = torch.Generator().manual_seed(task.base.seed)
+    data, solver, base = task.data, task.solver, task.base
+    p = base.p
+    generator = torch.Generator().manual_seed(base.seed)
     sample, ratio = _draw_sample(task, generator)
     if task.request.ridge is None and ratio == 1:
         # Of the run it may be 0, since few epochs regularise; the kernel is
@@ -272,6 +274,10 @@ def _tune(
             choice = search.rescale(choice, ridge, sample)
         sharper = _refine_locally(choice.kernel, task, generator)
         choice = search.retune(sharper, choice, ridge, sample)
+    effort = effort_of(data)
+    if base.every_row and not data.rows.regression and effort.judged < base.n <= effort.each:
+        sample = _every_row(task)
+        choice = _at_its_density(choice, ridge, sample)
     return choice, sample
 
 
@@ -297,6 +303,17 @@ def _choose_recipe(
         best.kernel, best.verdict.ridge, best.verdict.error, best.label, best.verdict.values
     )
     return choice if sample.ratio >= 1 else search.in_regime(choice, ridge, sample)
+
+
+def _at_its_density(choice: search.Choice, ridge: float | None, sample: Sample) -> search.Choice:
+    """The ridge, unless it is given, the error and the values of all rows of the run, each left
+    out by itself.
+    """
+    judge = EachRow(sample)
+    found = judge.verdict(judge.grams(choice.kernel), ridge, choice.ridge)
+    if not math.isfinite(found.score):
+        return replace(choice, values=None)
+    return replace(choice, ridge=found.ridge, error=found.error, values=found.values)
 
 
 def _refine_locally(kernel: Kernel, task: Task, generator: torch.Generator) -> Kernel:
@@ -346,6 +363,17 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
     ratio = 1.0
     if not base.every_row:
         ratio = min(1.0, max(p / n, min(p, search.MAX_CENTERS) / len(rows)))
+    return _sample_of(task, rows, stands_for, ratio), ratio
+
+
+def _every_row(task: Task) -> Sample:
+    rows = torch.arange(task.base.n)
+    return _sample_of(task, rows, torch.ones(len(rows), dtype=torch.float64), 1.0)
+
+
+def _sample_of(task: Task, rows: Tensor, stands_for: Tensor, ratio: float) -> Sample:
+    """These rows, each of which stands for so many."""
+    data, n = task.data, task.base.n
     batch = data.source.take(rows)
     X, Y, w = (part.to(data.source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
     scatter = data.rows.units.scatter
@@ -353,7 +381,7 @@ def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]
     frequencies = None if data.rows.regression else data.rows.units.mean.to(X)
     w = w * stands_for.to(w)
     scoring = task.request.scoring
-    return Sample(X, Y, w, ratio, data.weight, scatter, None, frequencies, scoring), ratio
+    return Sample(X, Y, w, ratio, data.weight, scatter, None, frequencies, scoring)
 
 
 def _find_constants(task: Task) -> dict[int, float]:

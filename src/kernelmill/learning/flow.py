@@ -174,6 +174,7 @@ def choices(task: Task, design: Design) -> Choices:
     return {
         **design.to_choices(),
         "scale": task.data.rows.units.scale,
+        "each_row": task.data.rows.held is None,
         "window_rows": X.window_rows if isinstance(X, Stream) else 0,
     }
 

@@ -79,6 +79,7 @@ class Peeked(TypedDict, total=False):
     random_state: int  # that was drawn for it
     window_rows: int  # that are streamed at a time; 0 where all were in memory
     expected: float | None  # the squared error that choosing promised
+    each_row: bool  # whether each row was left out once, and so none kept out
 
 
 class Choices(Peeked):

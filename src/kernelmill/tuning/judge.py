@@ -15,6 +15,7 @@ from torch import Tensor
 from ..kernels import Kernel
 from ..scoring import ERRORS, score
 from .descent import RIDGES
+from .loo import loo_residuals
 from .sample import Sample, scale_of
 
 FOLDS, MORE_FOLDS = 3, 5  # of many rows, and of few
@@ -161,6 +162,28 @@ class Judge:
         parts = (values[rows] + shift, self.Y[rows] + shift, self.w[rows])
         found = score(name or "log_loss", *(part.cpu() for part in parts))
         return -found if name in (None, *ERRORS) else 1 - found
+
+
+class EachRow(Judge):
+    """Every row of a sample, each left out by itself: one factor tells what the model of all other
+    rows says of it.
+    """
+
+    def __init__(self, sample: Sample):
+        super().__init__(sample, len(sample.X))
+        rows = torch.arange(len(sample.X), device=sample.X.device)
+        self.folds = [Fold(rows, rows)]
+
+    def grams(self, kernel: Kernel) -> Grams:
+        K = kernel(self.X)
+        return [(K, K)]
+
+    def values(self, grams: Grams, ridge: float) -> Tensor | None:
+        ((K, _),) = grams
+        try:
+            return self.Y - loo_residuals(K, self.Y, ridge / self.w)
+        except torch.linalg.LinAlgError:
+            return None
 
 
 def _allowed(start: float, k: int) -> bool:
