@@ -56,6 +56,7 @@ def fit_kernelmill(rows: Rows, means: Means) -> Model:
     notes = {
         "solver": plan.solver,
         "kernel": type(model.model_.kernel).__name__,
+        "recipe": plan.chosen,
         "centers": plan.p,
         "version": kernelmill.__version__,
     }
