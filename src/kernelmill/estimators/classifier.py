@@ -42,7 +42,8 @@ from ..types import DataLike
 from .base import Job, KernelEstimator, Opened, first_chunk
 from .validation import check_weights, require_positive_weights, split_rows, to_host
 
-CALIBRATION_ROWS = 2_000  # rows kept out of a large training set to calibrate on
+# Rows kept out of a large training set to calibrate on: so many, or a share of more rows.
+CALIBRATION_ROWS, CALIBRATION_SHARE, MOST_CALIBRATION_ROWS = 2_000, 0.04, 5_000
 
 
 MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
@@ -393,7 +394,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         rows = torch.nonzero(w > 0)[:, 0]
         default = 0.0
         if len(rows) > self._most_left_out(opened):
-            default = min(0.1, CALIBRATION_ROWS / len(rows))
+            wanted = max(CALIBRATION_ROWS, CALIBRATION_SHARE * len(rows))
+            default = min(0.1, min(wanted, MOST_CALIBRATION_ROWS) / len(rows))
         out = self._hold_out(len(rows), default, opened.drawn, codes[rows.numpy()])
         return split_rows(rows, out)
 

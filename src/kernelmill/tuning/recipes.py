@@ -207,8 +207,8 @@ def _judge(candidate: Candidate, label: str, judge: Judge, ridge: float | None) 
 
 
 def _worth(judge: Judge) -> float:
-    """Of another's score, what features that have to be made, a metric or another kernel must
-    reach: they cost time, and more of them are right by chance.
+    """Of another's score, what features that have to be made or a metric must reach: they cost
+    time, and more of them are right by chance.
     """
     return 1 - CHANCE / len(judge.X) ** 0.5
 
@@ -324,13 +324,17 @@ def _grams_of_each(folds: list[Radial], judge: Judge) -> Grams:
 
 
 def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -> Iterator[Recipe]:
-    """Sums of the best kernel and others, one more at a time, as long as that is worth it."""
+    """Sums of the best kernel and others, one more at a time, as long as that is better.
+
+    By however little: where targets are noise a sum gains less than chance does, but gains it
+    again on other rows, and one that won by chance is no worse than its parts.
+    """
     best = recipes[0]
     members, pool = [best], _diverse(recipes)[1:]
     while pool and len(members) < most:
         tried = [_sum([*members, other], judge, ridge) for other in pool]
         found = min(tried, key=lambda recipe: recipe.rank)
-        if found.loss > _worth(judge) * best.loss:
+        if found.rank >= best.rank:
             return
         yield found
         best = found
@@ -350,7 +354,7 @@ def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
 
     verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge)
     kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
-    worth = _worth(judge) * min(part.worth for part in parts)
+    worth = min(part.worth for part in parts)
     label = " + ".join(part.label for part in parts)
     return Recipe(label, label, kernel, verdict, grams, worth)
 
