@@ -24,6 +24,7 @@ from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search
 from ..tuning.judge import EachRow
+from ..tuning.nearby import Nearby
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
@@ -33,6 +34,7 @@ from .rows import Data, constant_features
 log = logging.getLogger("kernelmill")
 
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
+CLEARLY = 0.99  # of the score of the first, that another must have to be taken instead
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
@@ -265,26 +267,72 @@ def _tune(
         Z = task.start.own
         Z = None if Z is None else Z.to(sample.X)
         return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), sample
+    effort, rivals = effort_of(data), []
     if kernel is None:
-        choice = _choose_recipe(task, ridge, sample, tried)
+        choice, *rivals = _choose_recipe(task, ridge, sample, tried)
     else:
         choice = search.tune(kernel, ridge, sample)
     if unset and p > search.LARGE:
         if kernel is not None or sample.X.device.type == "cpu":
             choice = search.rescale(choice, ridge, sample)
-        sharper = _refine_locally(choice.kernel, task, generator)
-        choice = search.retune(sharper, choice, ridge, sample)
-    effort = effort_of(data)
+        choice = _sharpen(choice, task, ridge, sample, generator)
+    if rivals and p >= effort.beyond:
+        rivals = [_sharpen(rival, task, ridge, sample, generator) for rival in rivals]
+        choice = _judge_nearby([choice, *rivals], task, ridge, sample, tried)
     if base.every_row and not data.rows.regression and effort.judged < base.n <= effort.each:
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
     return choice, sample
 
 
+def _sharpen(
+    choice: search.Choice,
+    task: Task,
+    ridge: float | None,
+    sample: Sample,
+    generator: torch.Generator,
+) -> search.Choice:
+    """The choice with bandwidths that neighbourhoods choose."""
+    sharper = _refine_locally(choice.kernel, task, generator)
+    return search.retune(sharper, choice, ridge, sample)
+
+
+def _judge_nearby(
+    finalists: list[search.Choice],
+    task: Task,
+    ridge: float | None,
+    sample: Sample,
+    tried: list[tuple[str, float, float]],
+) -> search.Choice:
+    """The first, unless another is clearly better at the density of the run; with the ridge that
+    is best there, where every row is a center.
+    """
+    generator = torch.Generator().manual_seed(task.base.seed)
+    budget = task.data.budget // 3
+    judge = Nearby(sample, task.data.source, task.base.p, budget, generator)
+    widest = max(judge.features_bytes(each.kernel) for each in finalists)
+    if len(judge.X) < ENOUGH_ROWS or widest > budget:
+        return finalists[0]
+    scores, start = [], time.perf_counter() - tried[-1][2]
+    every_row = sample.ratio >= 1
+    for i, choice in enumerate(finalists):
+        # Of few centers the ridge is another one.
+        given, near = (ridge, choice.ridge) if every_row else (None, 1e-2)
+        verdict = judge.verdict(judge.grams(choice.kernel), given, near)
+        scores.append(verdict.score)
+        if every_row:
+            finalists[i] = replace(choice, ridge=verdict.ridge)
+        label = f"{choice.label}, nearest of {task.base.p} rows"
+        tried.append((label, verdict.score, time.perf_counter() - start))
+        task.choosing(label, verdict.score, min(scores), math.inf)
+    best = min(range(len(scores)), key=scores.__getitem__)
+    return finalists[best if scores[best] < CLEARLY * scores[0] else 0]
+
+
 def _choose_recipe(
     task: Task, ridge: float | None, sample: Sample, tried: list[tuple[str, float, float]]
-) -> search.Choice:
-    """The best recipe, with the best ridge in the regime of the real run."""
+) -> list[search.Choice]:
+    """The best recipe and its rivals, with the best ridge in the regime of the real run."""
     few = ridge if sample.ratio >= 1 else None
     request, start = task.request, time.perf_counter()
     limit = math.inf if request.time_limit is None else CHOOSING * request.time_limit
@@ -294,15 +342,20 @@ def _choose_recipe(
         tried.append((label, score, seconds()))
         task.choosing(label, score, min(one[1] for one in tried), limit - seconds())
 
-    best = recipes.choose_recipe(
+    found = recipes.choose_recipe(
         recipes.Contest(sample, task.data.rows.columns, few, effort_of(task.data), request.ways),
         report,
         lambda: seconds() < limit,
     )
-    choice = search.Choice(
-        best.kernel, best.verdict.ridge, best.verdict.error, best.label, best.verdict.values
-    )
-    return choice if sample.ratio >= 1 else search.in_regime(choice, ridge, sample)
+    choices = [
+        search.Choice(
+            each.kernel, each.verdict.ridge, each.verdict.error, each.label, each.verdict.values
+        )
+        for each in found
+    ]
+    if sample.ratio >= 1:
+        return choices
+    return [search.in_regime(choice, ridge, sample) for choice in choices]
 
 
 def _at_its_density(choice: search.Choice, ridge: float | None, sample: Sample) -> search.Choice:

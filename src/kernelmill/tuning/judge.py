@@ -45,7 +45,7 @@ class Verdict:
     values: Tensor
 
 
-Grams = Sequence[tuple[Tensor, Tensor]]  # of each fold: K of the fitted rows, and K(held, fitted)
+Grams = Sequence[tuple[Tensor, ...]]  # of each fold: K of the fitted rows, and K(held, fitted)
 
 
 class Judge:

@@ -104,8 +104,8 @@ class Contest:
 
 def choose_recipe(
     contest: Contest, report: Report, may_go_on: Callable[[], bool] = lambda: True
-) -> Recipe:
-    """The recipe of the best score.
+) -> list[Recipe]:
+    """The recipe of the best score, then others that may be better where rows are closer together.
 
     `report` is told of every recipe and its score; where `may_go_on` says no, the best so far is
     taken.
@@ -121,7 +121,7 @@ def choose_recipe(
 
     best = _ranked(first(), report, may_go_on)[:FINALISTS]
     if not may_go_on():
-        return best[0]
+        return best[:1]
     whole = Judge(sample, effort.judged, effort.few)
     # Of the best: descended again, and given a metric.
     starts = effort.starts + (effort.starts == 1 and len(sample.X) > effort.judged)
@@ -135,7 +135,7 @@ def choose_recipe(
 
     found = _ranked(second(), report, may_go_on)
     if len(whole.X) < ENOUGH_ROWS:
-        return found[0]
+        return found[:1]
     rounds = ROUNDS if effort.thorough else 1
     stages = [lambda: _at_this_density(found[0], whole, ridge)]
     if ways.learned:
@@ -148,8 +148,17 @@ def choose_recipe(
         found = sorted([*found, *more], key=lambda recipe: recipe.rank)
     dense = Judge.dense(sample, effort.judged, effort.dense)
     if dense is None or not may_go_on():
-        return found[0]
-    return _ranked(_denser(_diverse(found), dense, ridge, ways.members), report, may_go_on)[0]
+        return [found[0], *_rivals(found[0], found)]
+    last = _ranked(_denser(_diverse(found), dense, ridge, ways.members), report, may_go_on)
+    return [last[0], *_rivals(last[0], found)]
+
+
+def _rivals(best: Recipe, found: list[Recipe]) -> list[Recipe]:
+    """The best without a metric, where the best of all has one, and the best of another kind."""
+    single = [each for each in found if not isinstance(each.kernel, Sum)]
+    plain = [each for each in single if METRIC in best.label and METRIC not in each.label]
+    others = [each for each in single if each.kind != best.kind and each not in plain[:1]]
+    return [*plain[:1], *others[:1]]
 
 
 def _ranked(

@@ -32,6 +32,7 @@ class Effort:
     few: int  # rows that are cut into more folds
     dense: int  # rows on which the last ones are compared, nearer to the density of the real run
     each: int  # rows of classes, at most, of which each is left out once at the end
+    beyond: int  # centers, from which the last ones are compared by nearest rows: see Nearby
 
     @classmethod
     def on(cls, device: torch.device, budget: int) -> Effort:
@@ -39,8 +40,8 @@ class Effort:
         most = int((budget / MATRICES) ** 0.5)
         if device.type == "cuda":
             dense = min(30_000, most)
-            return cls(3000, 6000, min(12_000, most), True, 3, 15, 8000, dense, dense)
-        return cls(500, 1000, min(2500, most), False, 1, 8, 600, 0, min(3900, most))
+            return cls(3000, 6000, min(12_000, most), True, 3, 15, 8000, dense, dense, 2 * dense)
+        return cls(500, 1000, min(2500, most), False, 1, 8, 600, 0, min(3900, most), 10_000)
 
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
