@@ -34,7 +34,6 @@ from .rows import Data, constant_features
 log = logging.getLogger("kernelmill")
 
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
-CLEARLY = 0.99  # of the score of the first, that another must have to be taken instead
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
@@ -304,8 +303,8 @@ def _judge_nearby(
     sample: Sample,
     tried: list[tuple[str, float, float]],
 ) -> search.Choice:
-    """The first, unless another is clearly better at the density of the run; with the ridge that
-    is best there, where every row is a center.
+    """The first, unless another is better by more than chance at the density of the run; with the
+    ridge that is best there, where every row is a center.
     """
     generator = torch.Generator().manual_seed(task.base.seed)
     budget = task.data.budget // 3
@@ -313,20 +312,18 @@ def _judge_nearby(
     widest = max(judge.features_bytes(each.kernel) for each in finalists)
     if len(judge.X) < ENOUGH_ROWS or widest > budget:
         return finalists[0]
-    scores, start = [], time.perf_counter() - tried[-1][2]
-    every_row = sample.ratio >= 1
-    for i, choice in enumerate(finalists):
+    start, every_row = time.perf_counter() - tried[-1][2], sample.ratio >= 1
+    verdicts = []
+    for choice in finalists:
         # Of few centers the ridge is another one.
         given, near = (ridge, choice.ridge) if every_row else (None, 1e-2)
-        verdict = judge.verdict(judge.grams(choice.kernel), given, near)
-        scores.append(verdict.score)
-        if every_row:
-            finalists[i] = replace(choice, ridge=verdict.ridge)
-        label = f"{choice.label}, nearest of {task.base.p} rows"
-        tried.append((label, verdict.score, time.perf_counter() - start))
-        task.choosing(label, verdict.score, min(scores), math.inf)
-    best = min(range(len(scores)), key=scores.__getitem__)
-    return finalists[best if scores[best] < CLEARLY * scores[0] else 0]
+        verdicts.append(judge.verdict(judge.grams(choice.kernel), given, near))
+        label, score = f"{choice.label}, nearest of {task.base.p} rows", verdicts[-1].score
+        tried.append((label, score, time.perf_counter() - start))
+        task.choosing(label, score, min(each.score for each in verdicts), math.inf)
+    better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
+    best = min(better, key=lambda i: verdicts[i].score, default=0)
+    return replace(finalists[best], ridge=verdicts[best].ridge) if every_row else finalists[best]
 
 
 def _choose_recipe(

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from ..data import Source
 from ..kernels import Kernel
-from .judge import Fold, Grams, Judge
+from .judge import Fold, Grams, Judge, Verdict
 from .sample import Sample
 
 # Rows that are judged, and rows around each: 2 s for a kernel, on two cores and on an H200.
 ON_CPU, ON_GPU = (500, 256), (3000, 384)
 AMONG = 1_000_000  # rows, at most, among which the nearest are looked for
 COPIES = 3  # of a matrix of the rows around a row
+CHANCES = 2.0  # standard errors that are more than chance
 AT_ONCE = 64  # rows whose neighbours are looked for, and factored, together
 
 
@@ -88,3 +89,12 @@ class Nearby(Judge):
                 return None
             out.append((k[:, None] @ torch.cholesky_solve(Y, L))[:, 0])
         return torch.cat(out)
+
+    def prefers(self, other: Verdict, first: Verdict) -> bool:
+        """Whether another is better by more than chance: its score, and row by row its squared
+        errors, of which a few may decide the mean where tails are heavy.
+        """
+        errors = [((each.values - self.Y) ** 2).mean(1) for each in (first, other)]
+        gain = self.w * (errors[0] - errors[1])
+        chance = gain.std() / len(gain) ** 0.5
+        return other.score < first.score and bool(gain.mean() > CHANCES * chance)
