@@ -123,6 +123,10 @@ class Judge:
         """With the ridge that is given, or the best one near `start`."""
         if ridge is not None:
             return self._try(grams, ridge)
+        return min(self._near(grams, start), key=lambda verdict: verdict.score)
+
+    def _near(self, grams: Grams, start: float) -> list[Verdict]:
+        """Of ridges around the best one near `start`, the least first."""
         found = {0: self._try(grams, start)}
         while len(found) < MOST_STEPS:  # downhill, one step beyond the lowest
             best = min(found, key=lambda k: found[k].score)
@@ -130,7 +134,7 @@ class Judge:
             if not ahead:
                 break
             found[ahead[0]] = self._try(grams, start * STEP ** ahead[0])
-        return min(found.values(), key=lambda verdict: verdict.score)
+        return [found[k] for k in sorted(found)]
 
     def _try(self, grams: Grams, ridge: float) -> Verdict:
         values = self.values(grams, ridge)

@@ -260,7 +260,8 @@ def _denser(
         again.append(replace(recipe, label=label, verdict=known, grams=grams))
         yield again[-1]
     single = [recipe for recipe in again if not isinstance(recipe.kernel, Sum)]
-    yield from _sums(sorted(single, key=lambda recipe: recipe.rank), judge, ridge, most)
+    single.sort(key=lambda recipe: recipe.rank)
+    yield from _sums(single, judge, ridge, most, _worth(judge))
 
 
 def _learn_metrics(
@@ -332,16 +333,19 @@ def _grams_of_each(folds: list[Radial], judge: Judge) -> Grams:
     return judge.grams_of_each(folds)
 
 
-def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -> Iterator[Recipe]:
+def _sums(
+    recipes: list[Recipe], judge: Judge, ridge: float | None, most: int, worth: float = 1.0
+) -> Iterator[Recipe]:
     """Sums of the best kernel and others, one more at a time, as long as that is better.
 
-    By however little: where targets are noise a sum gains less than chance does, but gains it
-    again on other rows, and one that won by chance is no worse than its parts.
+    By however little among few rows: where targets are noise a sum gains less than chance does, but
+    gains it again on other rows. Where rows are many it costs more than that: `worth` is the share
+    of another's score that each kernel has to bring it to.
     """
     best = recipes[0]
     members, pool = [best], _diverse(recipes)[1:]
     while pool and len(members) < most:
-        tried = [_sum([*members, other], judge, ridge) for other in pool]
+        tried = [_sum([*members, other], judge, ridge, worth) for other in pool]
         found = min(tried, key=lambda recipe: recipe.rank)
         if found.rank >= best.rank:
             return
@@ -350,7 +354,7 @@ def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -
         members.append(pool.pop(tried.index(found)))
 
 
-def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
+def _sum(parts: list[Recipe], judge: Judge, ridge: float | None, worth: float) -> Recipe:
     def grams(judge: Judge) -> Grams:
         each = [part.grams(judge) for part in parts]
         return [
@@ -363,7 +367,7 @@ def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
 
     verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge)
     kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
-    worth = min(part.worth for part in parts)
+    worth = worth ** (len(parts) - 1) * min(part.worth for part in parts)
     label = " + ".join(part.label for part in parts)
     return Recipe(label, label, kernel, verdict, grams, worth)
 

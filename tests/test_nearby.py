@@ -1,0 +1,91 @@
+"""Judging by the nearest rows: identities, and a choice that a sample of the rows gets wrong."""
+
+import pytest
+import torch
+
+from kernelmill import KernelRegressor
+from kernelmill.data.source import source_of
+from kernelmill.kernels import Gaussian, Laplacian, Sum
+from kernelmill.tuning import nearby
+from kernelmill.tuning.nearby import Nearby
+from kernelmill.tuning.sample import Effort, Sample
+
+BUDGET = 1 << 30
+
+
+def rows(n=400, seed=0, d=2):
+    g = torch.Generator().manual_seed(seed)
+    X = torch.rand(n, d, generator=g, dtype=torch.float64)
+    Y = torch.sin(12 * X[:, :1]) + 0.1 * torch.randn(n, 1, generator=g, dtype=torch.float64)
+    return X, Y
+
+
+def judge_of(X, Y, p=None, budget=BUDGET):
+    zero, one = torch.zeros(1).double(), torch.ones(1).double()
+    source = source_of(
+        X, Y, mean=zero, scale=one, w=torch.ones(len(X)), keep=None, seed=0, device="cpu", comm=None
+    )
+    sample = Sample(X, Y, torch.ones(len(X)).double(), 1.0)
+    return Nearby(sample, source, p or len(X), budget, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(0.5), Sum([Laplacian(0.3), Gaussian(0.5)])])
+def test_with_all_rows_around_it_is_kernel_ridge(kernel, monkeypatch):
+    X, Y = rows()
+    monkeypatch.setattr(nearby, "ON_CPU", (20, 1000))
+    judge = judge_of(X, Y)
+    values = judge.values(judge.grams(kernel), 0.1)
+    there = judge._among
+    system = kernel(X[there]) + 0.1 * torch.eye(len(there), dtype=torch.float64)
+    expected = kernel(judge.X, X[there]) @ torch.linalg.solve(system, Y[there])
+    assert len(values) == 20 and len(there) == 380
+    torch.testing.assert_close(values, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_rows_around_are_the_nearest(monkeypatch):
+    X, Y = rows()
+    monkeypatch.setattr(nearby, "ON_CPU", (20, 5))
+    judge, kernel = judge_of(X, Y), Laplacian(torch.tensor([1.0, 3.0]))
+    (around,) = judge.grams(kernel)
+    nearest = kernel(judge.X, X[judge._among]).sort(descending=True).values[:, :5]
+    torch.testing.assert_close(around.k.sort(descending=True).values, nearest)
+
+
+def test_no_more_rows_are_judged_than_fit():
+    judge = judge_of(*rows(4000), budget=3 * 8 * 256**2 * 40)
+    assert len(judge.X) == 40
+    assert judge.features_bytes(Laplacian(1.0)) == 8 * 3960 * 2
+
+
+def test_a_kernel_is_preferred_by_more_than_chance():
+    judge = judge_of(*rows(4000))
+    good, alike, bad = (
+        judge.verdict(judge.grams(kernel), None, 1e-2)
+        for kernel in (Laplacian(0.5), Laplacian(0.52), Laplacian(0.002))
+    )
+    assert judge.prefers(good, bad)
+    assert not judge.prefers(bad, good)
+    assert not (judge.prefers(good, alike) or judge.prefers(alike, good))
+    assert not judge.prefers(good, good)
+
+
+def test_of_ridges_that_are_nearly_as_good_the_largest_is_taken():
+    judge, kernel = judge_of(*rows(4000)), Laplacian(0.5)
+    grams = judge.grams(kernel)
+    taken = judge.verdict(grams, None, 1e-2)
+    scores = {ridge: judge.verdict(grams, ridge, 0.0).score for ridge in (1e-2, 3e-2, 9e-2, 0.27)}
+    best = min(scores.values())
+    assert taken.ridge == pytest.approx(max(r for r in scores if scores[r] <= 1.02 * best))
+
+
+def test_a_run_of_many_rows_is_chosen_at_its_own_density(monkeypatch):
+    few = Effort(100, 150, 300, False, 1, 2, 0, 0, 0, 500)
+    monkeypatch.setattr(Effort, "on", classmethod(lambda cls, device, budget: few))
+    X, Y = rows(1200)
+    model = KernelRegressor(device="cpu", random_state=0).fit(X.numpy(), Y[:, 0].numpy())
+    labels = [label for label, *_ in model.plan_.tried]
+    asked = [label for label in labels if label.endswith(f"nearest of {model.plan_.p} rows")]
+    assert len(asked) >= 2 and labels[-len(asked) :] == asked
+    assert model.plan_.chosen in labels
+    seconds = [at for *_, at in model.plan_.tried]
+    assert seconds == sorted(seconds)
