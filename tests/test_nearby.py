@@ -89,3 +89,13 @@ def test_a_run_of_many_rows_is_chosen_at_its_own_density(monkeypatch):
     assert model.plan_.chosen in labels
     seconds = [at for *_, at in model.plan_.tried]
     assert seconds == sorted(seconds)
+
+
+def test_a_copy_of_a_row_says_nothing_of_it():
+    """Every row twice: the ridge is that of the rows once, and does not interpolate."""
+    X, Y = rows(2000)
+    once, twice = (
+        judge.verdict(judge.grams(Laplacian(0.5)), None, 1e-2)
+        for judge in (judge_of(X, Y), judge_of(X.repeat(2, 1), Y.repeat(2, 1)))
+    )
+    assert twice.ridge >= once.ridge / 3 and twice.score > once.score / 2

@@ -261,7 +261,25 @@ def test_no_row_is_kept_out_where_each_can_be_left_out_once():
 @pytest.mark.parametrize("some", [{"n_centers": 100}, {"solver": "falkon"}, {"centers": X[:9, :3]}])
 def test_rows_are_kept_out_of_models_of_some_centers(some):
     rows, labels = a_product()
-    assert KernelClassifier(**WIDE, **some).fit(rows, labels).plan_.n == 2340
+    model = KernelClassifier(**WIDE, **some).fit(rows, labels)
+    assert model.plan_.n == 2340
+    again = KernelClassifier(**{**WIDE, "solver": model.plan_, "centers": model.model_.Z})
+    assert again.fit(rows, labels).plan_.n == 2340
+
+
+def test_a_warm_start_trains_on_the_same_rows():
+    rows, labels = a_product()
+    model = KernelClassifier(**WIDE, ridge=1.0, warm_start=True).fit(rows, labels)
+    assert model.fit(rows, labels).plan_.n == 2600
+
+
+def test_rows_of_no_weight_do_not_calibrate(monkeypatch):
+    monkeypatch.setattr("kernelmill.estimators.classifier.MERGE_ROWS", 500)
+    rows, labels = a_product()
+    w = np.ones(2600)
+    w[:5] = 0
+    model = KernelClassifier(**WIDE, ridge=1.0).fit(rows, labels, sample_weight=w)
+    assert model.log_slope_ > 0.5 or model.slope_ != 1.0
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -310,7 +310,7 @@ def _by_target(
 def _add_counts(category: Category, many: np.ndarray) -> None:
     """One more feature: the logarithm of how often a value occurs, standardised over the rows. And
     one for each of the most frequent values: of these there are rows enough to tell more than a
-    mean. Where all occur equally often neither says anything."""
+    mean. Where all occur equally often the count says nothing, and none is the most frequent."""
     log = np.log1p(many)
     mean = np.average(log, weights=many)
     spread = np.sqrt(np.average((log - mean) ** 2, weights=many))
@@ -321,7 +321,7 @@ def _add_counts(category: Category, many: np.ndarray) -> None:
     often = np.sort(often[np.argsort(-many[often, 0], kind="stable")][:FREQUENT])
     if len(often) < 2:
         return
-    table = np.eye(len(category.values) + 1, dtype=np.float32)[:, often]
+    table = (np.arange(len(category.values) + 1)[:, None] == often).astype(np.float32)
     _append(category, table, [category.called(category.values[code]) for code in often])
     category.frequent = len(often)
 

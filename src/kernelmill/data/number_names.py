@@ -38,7 +38,7 @@ class Wholes:
             self._values = None
 
     def more_than(self, few: int) -> np.ndarray | None:
-        """The values in order, where they are more than `few`; fewer have a feature each."""
+        """The values in order, where they are more than `few`."""
         return None if self._values is None or len(self._values) <= few else self._values
 
 

@@ -404,19 +404,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         calibration.
         """
         if opened.before:  # a run goes on with the rows that it began with
-            return CHECK_ROWS if not opened.before.get("each_row") else len(opened.X)
-        if isinstance(self.solver, Plan):
-            plan = self.solver
-            every_row, device, budget = plan.every_row, plan.device, plan.budget
-        else:
-            sizes = self.solver, self.n_centers
-            every_row = all(unless_auto(given) is None for given in sizes)
-            every_row = every_row and (self.centers is None or isinstance(self.centers, str))
-            X = opened.X if isinstance(opened.X, Tensor) else None
-            device = device_of(self.device, X)
-            budget = parse_bytes(unless_auto(self.memory_budget), device)
-        if not every_row or self._warm() is not None or not is_alone(opened.comm):
+            return len(opened.X) if opened.before.get("each_row") else CHECK_ROWS
+        before = self.plan_ if self._warm() is not None else self.solver
+        if isinstance(before, Plan):  # so does a stored plan, and a model
+            return len(opened.X) if before.each_row else CHECK_ROWS
+        sizes = self.solver, self.n_centers, self.time_limit
+        every_row = all(unless_auto(given) is None for given in sizes)
+        every_row = every_row and (self.centers is None or isinstance(self.centers, str))
+        if not every_row or not is_alone(opened.comm):
             return CHECK_ROWS
+        device = device_of(self.device, opened.X if isinstance(opened.X, Tensor) else None)
+        budget = parse_bytes(unless_auto(self.memory_budget), device)
         return max(CHECK_ROWS, Effort.on(torch.device(device), budget).each)
 
     def _check_labels(self, y: DataLike, n: int, known: np.ndarray | None = None) -> Tensor:
@@ -473,12 +471,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return self._fit_decisions(judged.values, judged.targets, judged.w, shares)
         plan = self.plan_
         each = Effort.on(torch.device(plan.device), plan.budget).each if plan.every_row else 0
+        used = torch.nonzero(w > 0)[:, 0]
         # The user kept no rows out: leave-one-out on some rows is near enough.
-        if len(X) > max(CHECK_ROWS, each):
-            used = torch.nonzero(w > 0)[:, 0]
+        if len(used) > max(CHECK_ROWS, each):
             drawn = torch.Generator().manual_seed(plan.seed)
-            some = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
-            X, y, w = X[some.to(X.device)], y[some], w[some]
+            used = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
+        X, y, w = X[used.to(X.device)], y[used.to(y.device)], w[used]
         if values_are is Values.LOGITS:  # probabilities are what it learned
             found = Calibration.none(c)
             self.decision_bias_ = self._decide(found, self._no_grad_values(X), self._one_hot(y), w)

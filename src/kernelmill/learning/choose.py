@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import centers as ways
 from .. import kernels, solvers
+from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
@@ -173,7 +174,8 @@ def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float
         choice = replace(choice, ridge=task.start.plan.ridge)
     own = request.kernel or choice.kernel if warm is None else warm.model.kernel
     plan = final_plan(task, choice.kernel, choice.ridge, centers)
-    plan = replace(plan, tried=choice.tried, chosen=choice.chosen)
+    each_row = task.data.rows.held is None
+    plan = replace(plan, tried=choice.tried, chosen=choice.chosen, each_row=each_row)
     return Design(choice, own, centers, constants, plan, generator)
 
 
@@ -275,10 +277,11 @@ def _tune(
         if kernel is not None or sample.X.device.type == "cpu":
             choice = search.rescale(choice, ridge, sample)
         choice = _sharpen(choice, task, ridge, sample, generator)
-    if rivals and p >= effort.beyond:
+    if rivals:
         rivals = [_sharpen(rival, task, ridge, sample, generator) for rival in rivals]
         choice = _judge_nearby([choice, *rivals], task, ridge, sample, tried)
-    if base.every_row and not data.rows.regression and effort.judged < base.n <= effort.each:
+    judged = min(len(sample.X), effort.judged)  # fewer than that where a class is rare
+    if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
     return choice, sample
@@ -312,7 +315,7 @@ def _judge_nearby(
     widest = max(judge.features_bytes(each.kernel) for each in finalists)
     if len(judge.X) < ENOUGH_ROWS or widest > budget:
         return finalists[0]
-    start, every_row = time.perf_counter() - tried[-1][2], sample.ratio >= 1
+    start, every_row = time.perf_counter() - tried[-1][2], task.base.every_row
     verdicts = []
     for choice in finalists:
         # Of few centers the ridge is another one.
@@ -323,13 +326,17 @@ def _judge_nearby(
         task.choosing(label, score, min(each.score for each in verdicts), math.inf)
     better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
     best = min(better, key=lambda i: verdicts[i].score, default=0)
-    return replace(finalists[best], ridge=verdicts[best].ridge) if every_row else finalists[best]
+    if not every_row or not math.isfinite(verdicts[best].score):
+        return finalists[best]
+    return replace(finalists[best], ridge=verdicts[best].ridge)
 
 
 def _choose_recipe(
     task: Task, ridge: float | None, sample: Sample, tried: list[tuple[str, float, float]]
 ) -> list[search.Choice]:
-    """The best recipe and its rivals, with the best ridge in the regime of the real run."""
+    """The best recipe, with the best ridge in the regime of the real run; and its rivals, where
+    there is time and the run is so much denser that they may be better.
+    """
     few = ridge if sample.ratio >= 1 else None
     request, start = task.request, time.perf_counter()
     limit = math.inf if request.time_limit is None else CHOOSING * request.time_limit
@@ -344,11 +351,13 @@ def _choose_recipe(
         report,
         lambda: seconds() < limit,
     )
+    denser = task.base.p >= effort_of(task.data).beyond
+    rivals = denser and seconds() < limit and not isinstance(task.data.rows.X, Stream)
     choices = [
         search.Choice(
             each.kernel, each.verdict.ridge, each.verdict.error, each.label, each.verdict.values
         )
-        for each in found
+        for each in (found if rivals else found[:1])
     ]
     if sample.ratio >= 1:
         return choices

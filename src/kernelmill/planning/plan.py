@@ -61,6 +61,7 @@ class Plan:
     # What competed to be the kernel: what it is, its score (less is better), seconds until then.
     tried: list[tuple[str, float, float]] | None = None
     chosen: str = ""  # which of them
+    each_row: bool = False  # no row was kept out of training
     keep_all: bool = False  # K(X,Z) is held whole: later iterations cost memory traffic
     sweep_rows: int = 4096  # rows of K(X,Z) at a time
     # EigenPro, phase one

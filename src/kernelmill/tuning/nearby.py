@@ -26,7 +26,8 @@ COPIES = 3  # of a matrix of the rows around a row
 # best ridge of the rows around is a third of the best one of all, which is within 2 % of it.
 NEARLY = 1.02
 CHANCES = 2.0  # standard errors that are more than chance
-AT_ONCE = 64  # rows whose neighbours are looked for, and factored, together
+NOTHING = 1e-12  # the weight of a row that does not count
+AT_ONCE = 32  # rows whose neighbours are looked for, and factored, together
 
 
 class Around(NamedTuple):
@@ -75,19 +76,23 @@ class Nearby(Judge):
             near = (squares - 2 * embed(X) @ there.T).topk(size, largest=False).indices
             batch = self._source.take(self._among[near.reshape(-1).cpu()])
             Y, w = (part.to(self.X).view(*near.shape, -1) for part in (batch.Y, batch.w))
-            x = fine(batch.X.to(device)).view(*near.shape, -1)
+            around = batch.X.to(device)
+            # Leaving a row out would leave its copy in, which says nothing of other rows.
+            copies = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
+            x = fine(around).view(*near.shape, -1)
             points = [kernel.points(each) for each in x]
             own = [kernel.points(row[None]) for row in fine(X)]
             K = [kernel.evaluate(each, each) for each in points]
             k = [kernel.evaluate(row, each)[0] for row, each in zip(own, points, strict=True)]
-            found.append(Around(torch.stack(K), torch.stack(k), Y, w[..., 0]))
+            w = torch.where(copies, NOTHING, w[..., 0])
+            found.append(Around(torch.stack(K), torch.stack(k), Y, w))
         return found
 
     def values(self, grams: Grams, ridge: float) -> Tensor | None:
         """(rows, c) of each row by those around it; None where a factor fails."""
         out = []
         for K, k, Y, w in grams:
-            L, info = torch.linalg.cholesky_ex(K + torch.diag_embed(ridge / w + 1e-10 * len(k)))
+            L, info = torch.linalg.cholesky_ex(K + torch.diag_embed(ridge / w + 1e-10 * k.shape[1]))
             if bool(info.any()):
                 return None
             out.append((k[:, None] @ torch.cholesky_solve(Y, L))[:, 0])
