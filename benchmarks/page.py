@@ -14,7 +14,8 @@ from statistics import mean, median
 
 from .run import RESULTS
 from .run import read as read_result
-from .tables.summary import main_score
+from .tables.data import SPLITS
+from .tables.summary import CURVES, main_score
 
 ROOT = Path(__file__).parent.parent
 TEXT, BY_HAND = Path(__file__).parent / "page.md", Path(__file__).parent / "by_hand.md"
@@ -81,7 +82,7 @@ def boosted() -> str:
     lines = []
     for name in dict.fromkeys(row["table"] for row in rows):
         found = {row["method"]: row for row in rows if row["table"] == name}
-        if "kernelmill" not in found:
+        if "kernelmill" not in found or name in SPLITS:
             continue
         best = min(main_score(found[method]) for method in found)
         cells = [_boosted_cell(found.get(method), best) for method in ("kernelmill", *peers)]
@@ -89,6 +90,48 @@ def boosted() -> str:
         lines.append([name, f"{found['kernelmill']['rows']:,}", *cells, took])
     heads = ["", "rows", "kernelmill", "LightGBM", "CatBoost", "HistGradientBoosting", "our fit"]
     return table(heads, lines)
+
+
+def tuned() -> str:
+    """Our fits beside trees that were tuned, on all rows."""
+    peers = ("lightgbm-tuned", "hist-tuned")
+    rows = [row for row in rows_of("tables", fraction=1.0) if main_score(row) is not None]
+    lines = []
+    for name in dict.fromkeys(row["table"] for row in rows if row["method"] in peers):
+        found = {row["method"]: row for row in rows if row["table"] == name}
+        best = min(
+            main_score(found[method]) for method in ("kernelmill", *peers) if method in found
+        )
+        cells = [_boosted_cell(found.get(method), best) for method in ("kernelmill", *peers)]
+        draws = [str(found[method]["draws"]) if method in found else "–" for method in peers]
+        lines.append([name, *cells, " / ".join(draws)])
+    return table(["", "kernelmill", "LightGBM", "HistGradientBoosting", "draws"], lines)
+
+
+def curves() -> str:
+    """The score with a sixteenth of the rows, and with all of them."""
+    methods = ("kernelmill", "lightgbm")
+    lines = []
+    for name in CURVES:
+        cells = []
+        for method in methods:
+            for fraction in (0.0625, 1.0):
+                rows = rows_of("tables", table=name, method=method, fraction=fraction)
+                cells.append(_boosted_cell(rows[-1] if rows else None, 0.0))
+        lines.append([name, *cells])
+    heads = ["", "kernelmill, n/16", "kernelmill, n", "LightGBM, n/16", "LightGBM, n"]
+    return table(heads, lines)
+
+
+def cuts() -> str:
+    """Other cuts of two tables."""
+    rows = [row for row in rows_of("tables") if row["table"] in SPLITS and main_score(row)]
+    lines = [
+        [row["table"], row["method"], f"{row['rows']:,}", _boosted_cell(row, 0.0)]
+        + [seconds(row["fit_seconds"])]
+        for row in rows
+    ]
+    return table(["", "method", "rows", "score", "fit"], lines)
 
 
 def _boosted_cell(row: dict | None, best: float) -> str:
@@ -401,6 +444,9 @@ def by_hand() -> str:
 PARTS: list[Callable[[], str]] = [
     tabular,
     boosted,
+    tuned,
+    curves,
+    cuts,
     fashion,
     fashion_auto,
     covertype,

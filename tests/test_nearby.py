@@ -69,13 +69,15 @@ def test_a_kernel_is_preferred_by_more_than_chance():
     assert not judge.prefers(good, good)
 
 
-def test_of_ridges_that_are_nearly_as_good_the_largest_is_taken():
+def test_a_ridge_changes_by_more_than_chance_and_to_the_largest_that_is_nearly_as_good():
     judge, kernel = judge_of(*rows(4000)), Laplacian(0.5)
     grams = judge.grams(kernel)
-    taken = judge.verdict(grams, None, 1e-2)
-    scores = {ridge: judge.verdict(grams, ridge, 0.0).score for ridge in (1e-2, 3e-2, 9e-2, 0.27)}
-    best = min(scores.values())
-    assert taken.ridge == pytest.approx(max(r for r in scores if scores[r] <= 1.02 * best))
+    ridges = [1e-4 * 3.0**k for k in range(12)]
+    scores = {ridge: judge.verdict(grams, ridge, 0.0).score for ridge in ridges}
+    best = min(scores, key=scores.__getitem__)
+    assert judge.verdict(grams, None, best).ridge == best
+    taken = judge.verdict(grams, None, best / 27)
+    assert taken.ridge > best / 27 and taken.score <= 1.02 * scores[best]
 
 
 def test_a_run_of_many_rows_is_chosen_at_its_own_density(monkeypatch):

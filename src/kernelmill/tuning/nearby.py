@@ -99,14 +99,17 @@ class Nearby(Judge):
         return torch.cat(out)
 
     def verdict(self, grams: Grams, ridge: float | None, start: float) -> Verdict:
-        """With the ridge that is given, or the largest near `start` that is nearly as good as the
-        best: a few hundred rows want a smaller one than all of them do.
+        """With the ridge that is given; or with `start`, unless another near it is better by more
+        than chance: the largest that is nearly as good as the best, since a few hundred rows want
+        a smaller one than all of them do.
         """
         if ridge is not None:
             return self._try(grams, ridge)
         found = self._near(grams, start)
+        first = next(each for each in found if each.ridge == start)
         least = min(each.score for each in found)
-        return next(each for each in reversed(found) if each.score <= NEARLY * least)
+        other = next(each for each in reversed(found) if each.score <= NEARLY * least)
+        return other if self.prefers(other, first) else first
 
     def prefers(self, other: Verdict, first: Verdict) -> bool:
         """Whether another is better by more than chance: its score, and row by row its squared
