@@ -22,7 +22,7 @@ from kernelmill.preconditioner import (
     subspace_iteration,
     top_eigensystem,
 )
-from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor
+from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor, factor_made
 from kernelmill.solvers import (
     NAMED,
     NYTRO,
@@ -299,6 +299,23 @@ def test_cholesky_jitter_is_stated_and_small():
     torch.testing.assert_close(K @ F.solve(b), b, rtol=1e-6, atol=1e-6)
     with pytest.raises(NotPositiveDefinite, match="fewer or more distinct centers"):
         factor(-torch.eye(5, dtype=torch.float64))
+
+
+def test_a_factor_takes_the_place_of_the_matrix_made_for_it():
+    X = torch.randn(30, 3, dtype=torch.float64)
+    made = []
+
+    def singular():
+        made.append(kernels.Laplacian(2.0)(torch.cat([X, X])) - 1e-12 * torch.eye(60))
+        return made[-1]
+
+    F = factor_made(singular)
+    assert len(made) == 1 + JITTERS.index(pytest.approx(F.jitter / (60**0.5 * 2.22e-16), rel=1e-2))
+    assert len(made) > 1  # the least jitter is not enough
+    assert F.L.data_ptr() == made[-1].data_ptr()
+    torch.testing.assert_close(F.L, factor(singular()).L)
+    with pytest.raises(NotPositiveDefinite, match="fewer or more distinct centers"):
+        factor_made(lambda: -torch.eye(5, dtype=torch.float64))
 
 
 def test_centers_that_cannot_be_factored_fall_back_to_the_carried_residual(monkeypatch):

@@ -84,23 +84,58 @@ def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
     `dtype` is the precision of the kernel values that will be projected: directions below their
     rounding must not be inverted.
     """
-    unit = (
-        len(K_ZZ) ** 0.5
-        * torch.finfo(dtype).eps
-        * max(K_ZZ.diagonal().max().item(), torch.finfo(torch.float64).tiny)
-    )
     added = 0.0
-    for jitter in JITTERS:
-        if jitter * unit > 1e-2 * unit / torch.finfo(dtype).eps:
-            break  # a jitter of the size of K itself is no factor of K
-        K_ZZ.diagonal().add_(jitter * unit - added)
-        added = jitter * unit
+    for jitter in _jitters(K_ZZ, dtype):
+        K_ZZ.diagonal().add_(jitter - added)
+        added = jitter
         L, info = torch.linalg.cholesky_ex(K_ZZ)
         if info.item() == 0 and torch.isfinite(L.diagonal()).all():
-            found = Factor(L if L.T.is_contiguous() else L.T.contiguous().T, added)
-            return found.in_blocks() if L.is_cuda and len(L) > 2 * BLOCK else found
-    raise NotPositiveDefinite(
-        f"K(Z,Z) of {len(K_ZZ)} centers is not positive definite, even with {added:.1e} added to"
+            return _by_columns(L, added)
+    raise _not_positive(len(K_ZZ), added)
+
+
+def factor_made(make: Callable[[], Tensor]) -> Factor:
+    """The same of a matrix that is made for it: the factor takes its place, in half of the memory.
+    Where more jitter is needed, it is made again.
+    """
+    jitters: list[float] = []
+    while True:
+        K = make()
+        jitters = jitters or _jitters(K, torch.float64)
+        added, size = jitters.pop(0), len(K)
+        K.diagonal().add_(added)
+        L = K.T  # the same numbers, by columns
+        if factor_in_place(L):
+            return _by_columns(L, added)
+        if not jitters:
+            raise _not_positive(size, added)
+        del K, L
+
+
+def factor_in_place(K: Tensor) -> bool:
+    """K, held by columns, becomes its Cholesky factor; whether it could."""
+    info = torch.empty(0, dtype=torch.int32, device=K.device)
+    torch.linalg.cholesky_ex(K, out=(K, info))
+    return info.item() == 0 and bool(torch.isfinite(K.diagonal()).all())
+
+
+def _jitters(K: Tensor, dtype: torch.dtype) -> list[float]:
+    """What may be added to the diagonal, the least first; what is as large as K itself is left
+    out, since K + jitter·I is then no K any more.
+    """
+    largest = max(K.diagonal().max().item(), torch.finfo(torch.float64).tiny)
+    unit = len(K) ** 0.5 * torch.finfo(dtype).eps * largest
+    return [jitter * unit for jitter in JITTERS if jitter * torch.finfo(dtype).eps <= 1e-2]
+
+
+def _by_columns(L: Tensor, jitter: float) -> Factor:
+    found = Factor(L if L.T.is_contiguous() else L.T.contiguous().T, jitter)
+    return found.in_blocks() if L.is_cuda and len(L) > 2 * BLOCK else found
+
+
+def _not_positive(p: int, added: float) -> NotPositiveDefinite:
+    return NotPositiveDefinite(
+        f"K(Z,Z) of {p} centers is not positive definite, even with {added:.1e} added to"
         " its diagonal; use fewer or more distinct centers, a smaller bandwidth, or"
         " solver='eigenpro4' with projection='carried'."
     )

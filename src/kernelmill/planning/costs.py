@@ -36,6 +36,8 @@ def always(plan: Plan) -> float:
 
 
 def direct_bytes(n: int, p: int) -> int:
-    # K(Z,Z) and its factor, the normal matrix and its factor, all float64; Z
-    # = X needs only the first two.
-    return 8 * p * p * (2 if p == n else 4) + 4 * TILE_BYTES
+    """K(Z,Z) and its factor, the normal matrix and its factor, all float64; where Z = X, one
+    matrix, which the factor takes the place of, and the inverses of its diagonal blocks.
+    """
+    numbers = p * (p + 1024) if p == n else 4 * p * p
+    return 8 * numbers + 4 * TILE_BYTES

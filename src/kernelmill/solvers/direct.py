@@ -7,7 +7,7 @@ well conditioned where K(Z,X)K(X,Z) + λK(Z,Z) is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..planning.costs import always, direct_bytes, factoring, values64
 from ..planning.machine import Rates
 from ..planning.plan import Plan
-from ..projection import factor
+from ..projection import factor, factor_made
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
@@ -96,7 +96,7 @@ class Direct(Solver[Added, DirectState | None]):
             return
         K, Z, rows = setup.K, setup.Z, problem.source.take(torch.arange(problem.source.n))
         alpha = kernel_ridge(
-            K.dense(Z, Z),
+            lambda: K.dense(Z, Z),
             rows.Y.to(K.device, K.dtype),
             rows.w.to(K.device, K.dtype),
             setup.plan.ridge,
@@ -104,13 +104,20 @@ class Direct(Solver[Added, DirectState | None]):
         yield Report("epoch", DirectState(setup.plan, alpha, epoch=1))
 
 
-def kernel_ridge(K_XX: Tensor, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
-    """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out. K_XX is overwritten."""
+def kernel_ridge(evaluate: Callable[[], Tensor], Y: Tensor, w: Tensor, ridge: float) -> Tensor:
+    """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out. K is evaluated anew where it
+    cannot be factored without a larger jitter: its factor takes its place.
+    """
     root = w.sqrt()[:, None]
-    K_XX *= root
-    K_XX *= root.T
-    K_XX.diagonal().add_(ridge)
-    return root * factor(K_XX).solve(root * Y)
+
+    def system() -> Tensor:
+        K_XX = evaluate()
+        K_XX *= root
+        K_XX *= root.T
+        K_XX.diagonal().add_(ridge)
+        return K_XX
+
+    return root * factor_made(system).solve(root * Y)
 
 
 def least_squares(source: Source, setup: Added) -> Iterator[Report]:
