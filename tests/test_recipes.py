@@ -206,25 +206,6 @@ def test_no_more_kernels_than_asked_for():
         assert members > 1 or not any(" + " in label for label in tried)
 
 
-def test_the_best_of_each_kind_meet_on_more_rows(monkeypatch):
-    """As on a GPU, with sizes of a CPU: rows that judge at the end were seen by no recipe."""
-    monkeypatch.setattr("kernelmill.tuning.judge.DENSE_HELD", 40)
-    effort = Effort(60, 100, 150, True, 2, 4, 0, 240, 0, 0)
-    judge = Judge.dense(SAMPLE, 150, 240)
-    (fold,) = judge.folds
-    assert len(fold.held) == 40 and fold.held.min() >= 150 and len(fold.fitted) == 200
-    assert Judge.dense(SAMPLE, 230, 240) is None
-    tried = []
-    monkeypatch.setattr("kernelmill.tuning.recipes.ENOUGH_ROWS", 100)
-    contest = Contest(SAMPLE, torch.arange(5), None, effort)
-    found, *rivals = choose_recipe(contest, lambda label, score: tried.append(label))
-    assert found.label.endswith(", on 240 rows")
-    last = [label for label in tried if label.endswith(", on 240 rows")]
-    assert len(last) >= 2 and found.label in last
-    assert 1 <= len(rivals) <= 2 and all(rival.label in tried for rival in rivals)
-    assert not any(isinstance(rival.kernel, Sum) for rival in rivals)
-
-
 def test_each_row_is_judged_by_a_model_of_the_others():
     judge, kernel = EachRow(SAMPLE), Laplacian(2.0)
     values = judge.values(judge.grams(kernel), 0.1)

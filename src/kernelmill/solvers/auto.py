@@ -72,15 +72,17 @@ class Forecast:
     def best(self) -> Candidate | None:
         """The fastest candidate that fits.
 
-        For a regression an exact solution is worth half of the target, or WORTH times the
-        seconds.
+        An exact solution is worth half of the target for a regression, where WORTH times the
+        seconds are worth it too, and on a GPU where every row is a center (docs/solvers.md).
         """
         fastest, exact = self.fastest(), self.fastest(exact=True)
-        if fastest is None or exact is None or exact.plan is None or not exact.plan.regression:
+        if fastest is None or exact is None or exact.plan is None:
             return fastest
-        quick = fastest.seconds
-        target = exact.plan.target
-        limit = max(quick, target / 2, min(WORTH * quick, target))
+        plan, quick = exact.plan, fastest.seconds
+        worth_half = plan.regression or (plan.on_gpu and plan.every_row)
+        limit = max(quick, plan.target / 2) if worth_half else quick
+        if plan.regression:
+            limit = max(limit, min(WORTH * quick, plan.target))
         return exact if exact.seconds <= limit else fastest
 
     @property

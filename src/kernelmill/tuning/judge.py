@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
+from ..projection import factor_in_place
 from ..scoring import ERRORS, score
 from .descent import RIDGES
 from .loo import loo_residuals
 from .sample import Sample, scale_of
 
 FOLDS, MORE_FOLDS = 3, 5  # of many rows, and of few
-DENSE_HELD = 4000  # rows that are judged by where only one fold is
 STEP = 3.0  # between two ridges
 MOST_STEPS = 5  # ridges that are tried
 SQUARES = ("r2", "rmse", "squared_error")  # scores that one error orders alike
@@ -71,23 +71,9 @@ class Judge:
         order = order[torch.argsort(target[order].round(decimals=9), stable=True)]
         return torch.argsort(order)
 
-    @classmethod
-    def dense(cls, sample: Sample, seen: int, rows: int) -> Judge | None:
-        """One fold of many rows, which ends with rows that are not among the first `seen`; None
-        where there are too few of them.
-        """
-        rows = min(rows, len(sample.X))
-        held = min(DENSE_HELD, (rows - seen) // 2)
-        if held < DENSE_HELD // 2:
-            return None
-        judge = cls(sample, rows)
-        number = torch.arange(rows, device=sample.X.device)
-        judge.folds = [Fold(number[:-held], number[-held:])]
-        return judge
-
     @property
     def parts(self) -> list[Tensor]:
-        """The rows that are fitted in each fold, then all."""
+        """Rows that kernels are learned from: those fitted in each fold, then all."""
         return [*(fold.fitted for fold in self.folds), torch.arange(len(self.X)).to(self.X.device)]
 
     def grams(self, kernel: Kernel) -> Grams:
@@ -111,10 +97,9 @@ class Judge:
         """
         out = torch.zeros_like(self.Y)
         for (K, K_held), fold in zip(grams, self.folds, strict=True):
-            w = self.w[fold.fitted]
-            system = K + torch.diag(ridge / w + 1e-10 * len(w))
-            L, info = torch.linalg.cholesky_ex(system)
-            if info.item():
+            w, L = self.w[fold.fitted], K.clone().T
+            L.diagonal().add_(ridge / w + 1e-10 * len(w))
+            if not factor_in_place(L):
                 return None
             out[fold.held] = K_held @ torch.cholesky_solve(self.Y[fold.fitted], L)
         return out
@@ -130,7 +115,9 @@ class Judge:
         found = {0: self._try(grams, start)}
         while len(found) < MOST_STEPS:  # downhill, one step beyond the lowest
             best = min(found, key=lambda k: found[k].score)
-            ahead = [k for k in (best + 1, best - 1) if k not in found and _allowed(start, k)]
+            ahead = [
+                k for k in (best + 1, best - 1) if k not in found and is_ridge(start * STEP**k)
+            ]
             if not ahead:
                 break
             found[ahead[0]] = self._try(grams, start * STEP ** ahead[0])
@@ -141,6 +128,16 @@ class Judge:
         if values is None or not bool(torch.isfinite(values).all()):
             return Verdict(math.inf, math.inf, ridge, torch.zeros_like(self.Y))
         return Verdict(self.score(values), self.error(values), ridge, values)
+
+    def prefers(self, other: Verdict, first: Verdict, chances: float = 1.0) -> bool:
+        """Whether another is better by more than so many standard errors: its score, and row by
+        row its squared errors, of which a few may decide the mean where tails are heavy.
+        """
+        rows = self.held
+        errors = [((each.values[rows] - self.Y[rows]) ** 2).mean(1) for each in (first, other)]
+        gain = self.w[rows] * (errors[0] - errors[1])
+        chance = gain.std() / len(gain) ** 0.5
+        return other.score < first.score and bool(gain.mean() > chances * chance)
 
     @property
     def held(self) -> Tensor:
@@ -190,5 +187,6 @@ class EachRow(Judge):
             return None
 
 
-def _allowed(start: float, k: int) -> bool:
-    return RIDGES[0] <= start * STEP**k <= RIDGES[1]
+def is_ridge(value: float) -> bool:
+    """Whether it is one that may be chosen."""
+    return RIDGES[0] <= value <= RIDGES[1]

@@ -186,11 +186,14 @@ class _Neighbourhoods:
 
 
 def _copies(P: Tensor, inner: int) -> Tensor:
-    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by the
-    numbers that equal rows share.
+    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by a hash
+    of their bits.
     """
-    found = torch.empty(len(P), inner, dtype=torch.bool, device=P.device)
-    for i, part in enumerate(P):
-        _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
-        found[i] = count[place[:inner]] > 1
-    return found
+    generator = torch.Generator().manual_seed(0)
+    odd = torch.randint(-(2**62), 2**62, P.shape[-1:], generator=generator) * 2 + 1
+    bits = (P + 0.0).view(torch.int64)  # -0.0 becomes 0.0
+    number, place = (bits * odd.to(P.device)).sum(-1).sort(1)
+    same = torch.zeros_like(number, dtype=torch.bool)
+    same[:, 1:] = number[:, 1:] == number[:, :-1]
+    same[:, :-1] |= same[:, 1:].clone()
+    return torch.zeros_like(same).scatter_(1, place, same)[:, :inner]

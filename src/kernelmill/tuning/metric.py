@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ..gradients import OUTPUTS, agop
-from ..kernels import Features, Radial, Scale
+from ..kernels import Features, Kernel, Radial, Scale, Sum
 from ..kernels.features import Feature
 from ..model import KernelModel
+from ..projection import NotPositiveDefinite, factor_in_place
 
-MOST_ROWS, LEAST_ROWS = 2000, 200
+ON_GPU, ON_CPU, LEAST_ROWS = 20_000, 2000, 200  # rows that gradients are taken on
 WORK = 5 * 10**9  # multiplications that gradients may take on a CPU: about .3 s of two cores
+POWERS = (0.5, 1.0)  # of an average gradient outer product that becomes a metric
+SPREAD_ROWS = 20_000  # rows that tell which features vary
 SMALLEST = 1e-3  # of the largest stretch of a direction: shorter ones are left out
 
 
@@ -37,10 +40,10 @@ def _stretch_varying(M: Tensor, varies: Tensor, power: float) -> Tensor:
     return torch.cat([learned, own[:, ~varies]], 1)
 
 
-def _rows(x: Tensor, outputs: int) -> int:
+def _rows(X: Tensor, features: int, outputs: int) -> int:
     """On how many rows gradients are taken: fewer on a CPU where features and outputs are many."""
-    work = len(x) * x.shape[1] * min(outputs, OUTPUTS)
-    return MOST_ROWS if x.is_cuda else max(LEAST_ROWS, min(MOST_ROWS, WORK // work))
+    work = len(X) * features * min(outputs, OUTPUTS)
+    return ON_GPU if X.is_cuda else max(LEAST_ROWS, min(ON_CPU, WORK // work))
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,30 @@ class Gradients:
 
     @classmethod
     def of(cls, kernel: Radial, X: Tensor, Y: Tensor, ridge: Tensor) -> Gradients:
-        L = torch.linalg.cholesky(kernel(X) + torch.diag(ridge + 1e-10 * len(X)))
+        L = kernel(X).T
+        L.diagonal().add_(ridge + 1e-10 * len(X))
+        if not factor_in_place(L):
+            raise NotPositiveDefinite(f"K of {len(X)} rows cannot be factored.")
         alpha = torch.cholesky_solve(Y, L)
-        model = KernelModel(kernel, X, alpha, alpha.new_zeros(alpha.shape[1]))
-        x = kernel.embedding(X.mean(0), torch.float64)(X)
-        M = agop(model, X[: _rows(x, Y.shape[1])])
-        return cls(kernel, X, M, (x != x[0]).any(0), x[:500])
+        (found,) = cls.of_model(KernelModel(kernel, X, alpha, alpha.new_zeros(alpha.shape[1])))
+        return found
+
+    @classmethod
+    def of_model(cls, model: KernelModel) -> list[Gradients]:
+        """Of each radial part of the model's kernel, at the model's centers."""
+        kernel, X = model.kernel, model.Z
+        some = X[:SPREAD_ROWS]
+        x = kernel.embedding(X.mean(0, dtype=torch.float64), torch.float64)(some)
+        M = agop(model, X[: _rows(X, x.shape[1], model.alpha.shape[1])])
+        parts: list[Radial] = kernel.parts if isinstance(kernel, Sum) else [kernel]  # type: ignore[list-item]
+        widths = kernel.widths(x.shape[1]) if isinstance(kernel, Sum) else [x.shape[1]]
+        found, start = [], 0
+        for part, width in zip(parts, widths, strict=True):
+            own = slice(start, start + width)
+            varies = (x[:, own] != x[0, own]).any(0)
+            found.append(cls(part, X, M[own, own], varies, x[:500, own]))
+            start += width
+        return found
 
     def metric(self, power: float) -> Radial:
         """The same kernel in the metric M^power; a typical distance stays what it was."""
@@ -78,6 +99,12 @@ class Gradients:
         found.features = features.with_map(scale.apply(before) @ map.cpu())
         found.bandwidth = 1.0
         return found
+
+
+def in_own_metric(kernel: Kernel, learned: list[Gradients], power: float) -> Kernel:
+    """A kernel, or a sum of them, in the metric of its own model."""
+    parts = [gradients.metric(power) for gradients in learned]
+    return Sum(parts, kernel.weights) if isinstance(kernel, Sum) else parts[0]
 
 
 def as_they_are(X: Tensor) -> Features:

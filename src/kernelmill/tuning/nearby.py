@@ -26,7 +26,7 @@ COPIES = 3  # of a matrix of the rows around a row
 # Of the best score, what a larger ridge may have: on hotel and covertype, with 10,000 rows, the
 # best ridge of the rows around is a third and a ninth of the best one of all, which is within 2 %.
 NEARLY = 1.02
-CHANCES = 2.0  # standard errors that are more than chance
+CHANCES = 2.0  # standard errors by which another ridge must be better
 NOTHING = 1e-12  # the weight of a row that does not count
 AT_ONCE = 32  # rows whose neighbours are looked for, and factored, together
 
@@ -71,10 +71,11 @@ class Nearby(Judge):
         embed, fine = (kernel.embedding(origin, dtype) for dtype in (torch.float32, torch.float64))
         parts = self._among.split(65_536)
         there = torch.cat([embed(self._source.take(part).X.to(device)) for part in parts])
-        squares, size = (there * there).sum(1), min(self._size, len(there))
+        others, size = kernel.points(there), min(self._size, len(there))
         found = []
         for X in self.X.split(AT_ONCE):
-            near = (squares - 2 * embed(X) @ there.T).topk(size, largest=False).indices
+            # Those that a sum of kernels is largest at are not those nearest in all its features.
+            near = kernel.evaluate(kernel.points(embed(X)), others).topk(size).indices
             batch = self._source.take(self._among[near.reshape(-1).cpu()])
             Y, w = (part.to(self.X).view(*near.shape, -1) for part in (batch.Y, batch.w))
             around = batch.X.to(device)
@@ -110,13 +111,4 @@ class Nearby(Judge):
         first = next(each for each in found if each.ridge == start)
         least = min(each.score for each in found)
         other = next(each for each in reversed(found) if each.score <= NEARLY * least)
-        return other if self.prefers(other, first) else first
-
-    def prefers(self, other: Verdict, first: Verdict) -> bool:
-        """Whether another is better by more than chance: its score, and row by row its squared
-        errors, of which a few may decide the mean where tails are heavy.
-        """
-        errors = [((each.values - self.Y) ** 2).mean(1) for each in (first, other)]
-        gain = self.w * (errors[0] - errors[1])
-        chance = gain.std() / len(gain) ** 0.5
-        return other.score < first.score and bool(gain.mean() > CHANCES * chance)
+        return other if self.prefers(other, first, CHANCES) else first

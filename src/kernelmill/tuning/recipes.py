@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel, Laplacian, Radial, Sum, encode_columns
+from ..projection import NotPositiveDefinite
 from .judge import Grams, Judge, Verdict
-from .metric import Gradients
+from .metric import POWERS, Gradients
 from .sample import Effort, Sample
 from .search import CANDIDATES, Candidate, descend, refine, scale_bandwidth
 
@@ -36,12 +37,13 @@ ALIKE = ("matern",)  # kernels that are also tried with one bandwidth for all co
 ONE = "one bandwidth"
 MOST_FEATURES = 1024  # that an encoding may make
 FINALISTS = 3  # recipes that are compared on all rows of the sample
-POWERS = (0.5, 1.0)  # of an average gradient outer product that becomes a metric
 FACTORS = (0.6, 1.6)  # of bandwidths, at the density of all rows of the sample
 NEGLIGIBLE = 1e-7  # of a score, whose unit is the variance of the targets, or a nat
 METRIC = ", gradient metric"
 ROUNDS = 4  # of metrics, each of the model in the one before
-ROUND_WORTH = 0.98  # of the score before that a round must reach for another to be tried
+ROUND_WORTH = 0.99  # of the score before that a round must reach for another to be tried
+HOPE = 1.01  # of a recipe's score, what its metric may have for another factor to be tried
+BEHIND = 1.03  # of the best score, what a recipe may have for metrics to be learned
 ENOUGH_ROWS = 200  # of a sample from which more than bandwidths is learned
 POOL = 5  # recipes from which they are taken
 CHANCE = 0.5  # over √rows: how much better than another what costs more must be
@@ -146,11 +148,7 @@ def choose_recipe(
             break
         more = _ranked(stage(), report, may_go_on)
         found = sorted([*found, *more], key=lambda recipe: recipe.rank)
-    dense = Judge.dense(sample, effort.judged, effort.dense)
-    if dense is None or not may_go_on():
-        return [found[0], *_rivals(found[0], found)]
-    last = _ranked(_denser(_diverse(found), dense, ridge, ways.members), report, may_go_on)
-    return [last[0], *_rivals(last[0], found)]
+    return [found[0], *_rivals(found[0], found)]
 
 
 def _rivals(best: Recipe, found: list[Recipe]) -> list[Recipe]:
@@ -243,47 +241,32 @@ def _at_this_density(recipe: Recipe, judge: Judge, ridge: float | None) -> Itera
             yield _alike(label, changed, judge, ridge, recipe.verdict.ridge, recipe.worth)
 
 
-def _denser(
-    recipes: list[Recipe], judge: Judge, ridge: float | None, most: int
-) -> Iterator[Recipe]:
-    """The best again, with as many rows as there is time for: what is smooth gains more by them.
-    Then sums of these: averages are worth more where rows are many.
-
-    Its values are those of all folds before.
-    """
-    again = []
-    for recipe in recipes[:FINALISTS]:
-        verdict = judge.verdict(judge.grams(recipe.kernel), ridge, recipe.verdict.ridge)
-        known = replace(recipe.verdict, score=verdict.score, ridge=verdict.ridge)
-        label = f"{recipe.label}, on {len(judge.X)} rows"
-        grams = partial(_grams_of, recipe.kernel)
-        again.append(replace(recipe, label=label, verdict=known, grams=grams))
-        yield again[-1]
-    single = [recipe for recipe in again if not isinstance(recipe.kernel, Sum)]
-    single.sort(key=lambda recipe: recipe.rank)
-    yield from _sums(single, judge, ridge, most, _worth(judge))
-
-
 def _learn_metrics(
     recipes: list[Recipe], judge: Judge, ridge: float | None, rounds: int
 ) -> Iterator[Recipe]:
     """Recipes in the metric of their own models; then in that of the models in that metric, as long
-    as a round is worth it.
+    as a round is worth it. What is too far behind to come first is left out.
     """
+    least = math.inf
     for recipe in recipes:
+        if recipe.loss > BEHIND * least:
+            continue
         last = recipe
         for _ in range(rounds):
             best = last
             for found in _with_metric(last, judge, ridge):
                 yield found
                 best = min(best, found, key=lambda each: each.verdict.score)
+            least = min(least, best.loss)
             if best.loss > ROUND_WORTH * last.loss:
                 break
             last = best
 
 
 def _with_metric(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[Recipe]:
-    """The recipe in metrics that are learned anew from the fitted rows of each fold."""
+    """The recipe in metrics that are learned anew from the fitted rows of each fold; the better
+    one with other factors of the bandwidth too.
+    """
     kernel, start = recipe.kernel, recipe.verdict.ridge
     assert isinstance(kernel, Radial)
     before = [*(recipe.folds or [kernel] * len(judge.folds)), kernel]
@@ -293,36 +276,27 @@ def _with_metric(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[
             Gradients.of(each, judge.X[rows], judge.Y[rows], start / judge.w[rows])
             for each, rows in zip(before, judge.parts, strict=True)
         ]
-    except torch.linalg.LinAlgError:
+    except NotPositiveDefinite:
         return
-    for power in POWERS:
-        *each, whole = [gradients.metric(power) for gradients in learned]
-        for factor in _factors(whole):
-            folds = [scale_bandwidth(part, factor) for part in each]
-            verdict = judge.verdict(judge.grams_of_each(folds), ridge, start)
-            label = f"{recipe.label}{METRIC} {power:g}" + f" × {factor:g}" * (factor != 1)
-            found = Recipe(
-                label,
-                recipe.kind,
-                scale_bandwidth(whole, factor),
-                verdict,
-                partial(_grams_of_each, folds),
-                worth,
-                folds,
-            )
-            yield found
-            if not _hopeful(found, recipe):
-                break
+
+    def judged(power: float, factor: float) -> Recipe:
+        *folds, whole = [scale_bandwidth(gradients.metric(power), factor) for gradients in learned]
+        verdict = judge.verdict(judge.grams_of_each(folds), ridge, start)
+        label = f"{recipe.label}{METRIC} {power:g}" + f" × {factor:g}" * (factor != 1)
+        grams = partial(_grams_of_each, folds)
+        return Recipe(label, recipe.kind, whole, verdict, grams, worth, folds)
+
+    found = {power: judged(power, 1.0) for power in POWERS}
+    yield from found.values()
+    power = min(found, key=lambda each: found[each].loss)
+    if found[power].loss < HOPE * recipe.loss:
+        for factor in _factors(kernel)[1:]:
+            yield judged(power, factor)
 
 
 def _factors(kernel: Radial) -> tuple[float, ...]:
     """Of bandwidths. A wide Laplacian is 1 − r but for a factor, which is the ridge's business."""
     return (1.0,) if isinstance(kernel, Laplacian) else (1.0, *FACTORS)
-
-
-def _hopeful(found: Recipe, other: Recipe) -> bool:
-    """Whether another factor may make it the better one."""
-    return found.verdict.score < 1.02 * other.verdict.score
 
 
 def _grams_of(kernel: Kernel, judge: Judge) -> Grams:
@@ -333,19 +307,16 @@ def _grams_of_each(folds: list[Radial], judge: Judge) -> Grams:
     return judge.grams_of_each(folds)
 
 
-def _sums(
-    recipes: list[Recipe], judge: Judge, ridge: float | None, most: int, worth: float = 1.0
-) -> Iterator[Recipe]:
+def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -> Iterator[Recipe]:
     """Sums of the best kernel and others, one more at a time, as long as that is better.
 
-    By however little among few rows: where targets are noise a sum gains less than chance does, but
-    gains it again on other rows. Where rows are many it costs more than that: `worth` is the share
-    of another's score that each kernel has to bring it to.
+    By however little: where targets are noise a sum gains less than chance does, but gains it
+    again on other rows.
     """
     best = recipes[0]
     members, pool = [best], _diverse(recipes)[1:]
     while pool and len(members) < most:
-        tried = [_sum([*members, other], judge, ridge, worth) for other in pool]
+        tried = [_sum([*members, other], judge, ridge) for other in pool]
         found = min(tried, key=lambda recipe: recipe.rank)
         if found.rank >= best.rank:
             return
@@ -354,7 +325,7 @@ def _sums(
         members.append(pool.pop(tried.index(found)))
 
 
-def _sum(parts: list[Recipe], judge: Judge, ridge: float | None, worth: float) -> Recipe:
+def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
     def grams(judge: Judge) -> Grams:
         each = [part.grams(judge) for part in parts]
         return [
@@ -363,11 +334,14 @@ def _sum(parts: list[Recipe], judge: Judge, ridge: float | None, worth: float) -
         ]
 
     def sum_of(matrices: Iterable[Tensor]) -> Tensor:
-        return torch.stack(list(matrices)).mean(0)
+        total, *others = matrices
+        for other in others:
+            total = total + other
+        return total / (1 + len(others))
 
     verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge)
     kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
-    worth = worth ** (len(parts) - 1) * min(part.worth for part in parts)
+    worth = min(part.worth for part in parts)
     label = " + ".join(part.label for part in parts)
     return Recipe(label, label, kernel, verdict, grams, worth)
 

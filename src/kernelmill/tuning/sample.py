@@ -30,7 +30,6 @@ class Effort:
     starts: int  # recipes that are descended again, and whose metrics are learned
     steps: int  # of the second descent
     few: int  # rows that are cut into more folds
-    dense: int  # rows on which the last ones are compared, nearer to the density of the real run
     each: int  # rows of classes, at most, of which each is left out once at the end
     beyond: int  # centers, from which the last ones are compared by nearest rows: see Nearby
 
@@ -39,9 +38,9 @@ class Effort:
         """3 to 20 s on an H200, 6 to 20 s on two cores; less where there is little memory."""
         most = int((budget / MATRICES) ** 0.5)
         if device.type == "cuda":
-            dense = min(30_000, most)
-            return cls(3000, 6000, min(12_000, most), True, 3, 15, 8000, dense, dense, 2 * dense)
-        return cls(500, 1000, min(2500, most), False, 1, 8, 600, 0, min(3900, most), 10_000)
+            each = min(30_000, most)
+            return cls(3000, 6000, min(24_000, most), True, 3, 15, 8000, each, 2 * each)
+        return cls(500, 1000, min(2500, most), False, 1, 8, 600, min(3900, most), 10_000)
 
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
