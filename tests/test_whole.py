@@ -49,7 +49,7 @@ def test_rounds_go_on_as_long_as_rows_that_were_kept_out_prefer_them():
         note = partial(keep, tried)
         found = improve(start, judge, True, note, lambda: True)
         assert found.error < 0.5 * tried[0][1]  # one direction of six matters
-        assert found.error < 1.05 * min(score for _, score in tried)
+        assert found.error < 1.3 * min(score for _, score in tried)
         assert "gradient metric" in found.label and tried[0][0] == "start, on 900 rows"
         again = judge.attempt(found.kernel, found.ridge, "")
         assert abs(again.verdict.score - found.error) < 1e-9

@@ -43,7 +43,7 @@ METRIC = ", gradient metric"
 ROUNDS = 4  # of metrics, each of the model in the one before
 ROUND_WORTH = 0.99  # of the score before that a round must reach for another to be tried
 HOPE = 1.01  # of a recipe's score, what its metric may have for another factor to be tried
-BEHIND = 1.03  # of the best score, what a recipe may have for metrics to be learned
+BEHIND = 1.03  # of the best score, what a recipe may have for another round
 ENOUGH_ROWS = 200  # of a sample from which more than bandwidths is learned
 POOL = 5  # recipes from which they are taken
 CHANCE = 0.5  # over √rows: how much better than another what costs more must be
@@ -152,11 +152,12 @@ def choose_recipe(
 
 
 def _rivals(best: Recipe, found: list[Recipe]) -> list[Recipe]:
-    """The best without a metric, where the best of all has one, and the best of another kind."""
-    single = [each for each in found if not isinstance(each.kernel, Sum)]
-    plain = [each for each in single if METRIC in best.label and METRIC not in each.label]
-    others = [each for each in single if each.kind != best.kind and each not in plain[:1]]
-    return [*plain[:1], *others[:1]]
+    """The two best of different kinds without a metric, and the best with one: which of them is
+    better depends most on how close rows are.
+    """
+    single = [each for each in found if not isinstance(each.kernel, Sum) and each is not best]
+    plain = _diverse([each for each in single if METRIC not in each.label])[:2]
+    return [*plain, *[each for each in single if METRIC in each.label][:1]]
 
 
 def _ranked(
@@ -245,12 +246,10 @@ def _learn_metrics(
     recipes: list[Recipe], judge: Judge, ridge: float | None, rounds: int
 ) -> Iterator[Recipe]:
     """Recipes in the metric of their own models; then in that of the models in that metric, as long
-    as a round is worth it. What is too far behind to come first is left out.
+    as a round is worth it, and the recipe may still come first.
     """
     least = math.inf
     for recipe in recipes:
-        if recipe.loss > BEHIND * least:
-            continue
         last = recipe
         for _ in range(rounds):
             best = last
@@ -258,7 +257,7 @@ def _learn_metrics(
                 yield found
                 best = min(best, found, key=lambda each: each.verdict.score)
             least = min(least, best.loss)
-            if best.loss > ROUND_WORTH * last.loss:
+            if best.loss > min(ROUND_WORTH * last.loss, BEHIND * least):
                 break
             last = best
 

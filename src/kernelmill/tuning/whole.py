@@ -27,8 +27,9 @@ from .search import Choice
 
 HELD = 4000  # rows that judge
 ROUNDS = 4  # of metrics
-SECONDS = 13.0  # that all solutions together may take
-LONGEST = 7.0  # seconds, predicted, of a solution that is tried at all
+SECONDS = 18.0  # that all solutions together may take
+CHANCES = 2.0  # standard errors by which another must be better: several are tried
+LONGEST = 9.0  # seconds, predicted, of a solution that is tried at all
 
 
 @dataclass(frozen=True)
@@ -126,5 +127,5 @@ def improve(
 
 
 def _better(judge: Judge, best: Attempt, other: Attempt | None) -> Attempt:
-    preferred = other is not None and judge.prefers(other.verdict, best.verdict)
+    preferred = other is not None and judge.prefers(other.verdict, best.verdict, CHANCES)
     return other if preferred and other is not None else best
