@@ -25,8 +25,9 @@ log = logging.getLogger("kernelmill")
 
 
 # How far, in logarithms, bandwidths may differ without much penalty: few rows must not invent
-# irrelevant features.
-SPREAD = 1.5
+# irrelevant features. Of classes less: the squared error of their values is mostly noise, which
+# bandwidths fit (600 rows of hotel: log loss .51 and .47 with 1.5, .46 and .43 with .5).
+SPREAD, OF_CLASSES = 1.5, 0.5
 
 MAX_CENTERS = 2000
 
@@ -322,6 +323,7 @@ def _descend(
     else:
         K = kernel(X)
     clamp = lambda t: t.clamp(math.log(RIDGES[0]), math.log(RIDGES[1]))  # noqa: E731
+    spread = SPREAD if sample.frequencies is None else OF_CLASSES
 
     def error() -> Tensor:
         lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
@@ -331,7 +333,7 @@ def _descend(
         x = base * torch.exp(-reach.bounded(theta[column]))
         total = LeaveOneOutOfRows.apply(x, Y, lam / w, w, kernel)
         moved = theta[varying]
-        penalty = ((moved - moved.mean()) ** 2).sum() / (SPREAD**2 * len(X))
+        penalty = ((moved - moved.mean()) ** 2).sum() / (spread**2 * len(X))
         return torch.log(total / w.sum() + 1e-300) + penalty
 
     if parameters:
