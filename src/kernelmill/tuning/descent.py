@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 RIDGES = (1e-10, 1e3)
+ENOUGH = 2e-3  # of the logarithm of the error: a step that gains less is the last
 
 # Median distances a bandwidth may be: wider is the same model of a
 # smaller ridge, with fewer digits.
@@ -52,8 +53,10 @@ def minimise(
     scan: Tensor | None,
     steps: int = 15,
     factors: tuple[float, ...] = FACTORS,
+    enough: float = ENOUGH,
 ) -> None:
-    """A coarse scan of the common bandwidth where asked for, then L-BFGS.
+    """A coarse scan of the common bandwidth where asked for, then L-BFGS, until a step gains less
+    than is `enough`.
 
     Never ends above the best point it has seen.
     """
@@ -80,6 +83,7 @@ def minimise(
         parameters,
         max_iter=steps,
         max_eval=2 * steps,
+        tolerance_change=enough,
         history_size=10,
         line_search_fn="strong_wolfe",
     )

@@ -119,7 +119,7 @@ def choose_recipe(
     def first() -> Iterator[Recipe]:
         for label, candidate in _descended(contest):
             by_label[label] = candidate
-            yield _judge(candidate, label, judge, ridge)
+            yield _judge(candidate, label, judge, candidate.found.ridge)
 
     best = _ranked(first(), report, may_go_on)[:FINALISTS]
     if not may_go_on():
