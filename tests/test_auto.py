@@ -3,6 +3,7 @@ the model.
 """
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 import kernelmill
 from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers
 from kernelmill.data import ArraySource
+from kernelmill.planning.costs import direct_bytes
 from kernelmill.planning.machine import Rates, measure
 from kernelmill.projection import factor
+from kernelmill.solvers.auto import Candidate, Forecast
 from kernelmill.tuning import local as neighbourhoods
 from kernelmill.tuning import loo, search
 from kernelmill.tuning.sample import Sample
@@ -450,3 +453,25 @@ def test_leave_one_out_errors_of_a_batch_are_those_of_each():
     ridge = torch.full((3, 20), 0.1, dtype=torch.float64)
     each = torch.stack([loo.loo_residuals(K[i], Y[i], ridge[i]) for i in range(3)])
     torch.testing.assert_close(loo.loo_residuals(K, Y, ridge), each)
+
+
+def test_on_a_gpu_classes_with_every_row_a_center_are_worth_half_of_the_target():
+    """Of two candidates that are only compared: nothing runs on the GPU."""
+
+    def best(device, every_row, regression, exact_seconds):
+        plan = Plan("auto", 50_000, 5, 2, 50_000, device=device, every_row=every_row, target=40.0)
+        plan = replace(plan, regression=regression)
+        slow = Candidate("exact", solvers.Direct(), replace(plan, seconds=exact_seconds))
+        quick = Candidate("quick", solvers.EigenPro2(), replace(plan, seconds=1.0))
+        return Forecast(50_000, 5, 2, 50_000, device, 1 << 30, [slow, quick]).best.label
+
+    assert best("cuda", True, False, 19.0) == "exact"
+    assert best("cuda", True, False, 21.0) == "quick"
+    assert best("cuda", False, False, 19.0) == "quick"
+    assert best("cpu", True, False, 19.0) == "quick"
+    assert best("cpu", True, True, 19.0) == "exact"
+
+
+def test_a_matrix_that_is_factored_in_place_is_counted_once():
+    assert direct_bytes(10_000, every_row=True) == pytest.approx(8e8, rel=0.3)
+    assert direct_bytes(10_000, every_row=False) == pytest.approx(32e8, rel=0.1)

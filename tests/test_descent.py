@@ -3,6 +3,7 @@
 import torch
 
 from kernelmill.tuning.descent import minimise
+from kernelmill.tuning.local import _copies
 from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import descend
 
@@ -22,9 +23,9 @@ def test_bandwidths_of_noisy_classes_stay_together():
     assert apart[1] < 0.9 * apart[0]
 
 
-def test_a_descent_ends_where_a_step_gains_too_little():
-    def walk(enough):
-        x, seen = torch.tensor([3.0, 1.0], dtype=torch.float64, requires_grad=True), []
+def test_a_descent_ends_where_little_is_gained_and_not_before_it_has_begun():
+    def walk(start, enough):
+        x, seen = torch.tensor(start, dtype=torch.float64, requires_grad=True), []
 
         def error():
             seen.append(None)
@@ -33,5 +34,25 @@ def test_a_descent_ends_where_a_step_gains_too_little():
         minimise(error, [x], None, 30, enough=enough)
         return len(seen), error().item()
 
-    (few, rough), (many, fine) = walk(1e-2), walk(1e-12)
+    (few, rough), (many, fine) = walk([3.0, 1.0], 1e-2), walk([3.0, 1.0], 0.0)
     assert few < many and fine <= rough < fine + 2e-2
+    # Hardly any slope where it starts, and a long way to go.
+    shallow = lambda x: 0.2 / (1 + torch.exp(4 - x))  # noqa: E731
+    x = torch.zeros(20, dtype=torch.float64, requires_grad=True)
+    before = -shallow(x).sum().item()
+    minimise(lambda: -shallow(x).sum(), [x], None, 15, enough=5e-3)
+    assert -shallow(x).sum().item() < before - 1.0
+
+
+def test_copies_are_found_to_the_bit_among_round_numbers_too():
+    g = torch.Generator().manual_seed(0)
+    for high in (2, 8, 100):
+        P = torch.randint(0, high, (6, 300, 12), generator=g).double()
+        P[2, 7] = P[2, 200]
+        P[3, 5] = -0.0
+        P[3, 9] = 0.0
+        found = _copies(P, 250)
+        for part, copies in zip(P, found, strict=True):
+            _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
+            assert torch.equal(copies, (count[place] > 1)[:250])
+        assert found[2, 7] and found[3, 5] and found[3, 9]

@@ -42,10 +42,17 @@ def test_with_all_rows_around_it_is_kernel_ridge(kernel, monkeypatch):
     torch.testing.assert_close(values, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_rows_around_are_the_nearest(monkeypatch):
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Laplacian(torch.tensor([1.0, 3.0])),
+        Sum([Laplacian(torch.tensor([0.05, 9.0])), Gaussian(torch.tensor([9.0, 0.1]))]),
+    ],
+)
+def test_the_rows_around_are_those_that_the_kernel_is_largest_at(kernel, monkeypatch):
     X, Y = rows()
     monkeypatch.setattr(nearby, "ON_CPU", (20, 5))
-    judge, kernel = judge_of(X, Y), Laplacian(torch.tensor([1.0, 3.0]))
+    judge = judge_of(X, Y)
     (around,) = judge.grams(kernel)
     nearest = kernel(judge.X, X[judge._among]).sort(descending=True).values[:, :5]
     torch.testing.assert_close(around.k.sort(descending=True).values, nearest)

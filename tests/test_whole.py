@@ -47,7 +47,7 @@ def test_rounds_go_on_as_long_as_rows_that_were_kept_out_prefer_them():
     for kernel in (Laplacian(4.0), Sum([Laplacian(4.0), Gaussian(3.0)])):
         judge, start, tried = judge_of(), Choice(kernel, 1e-2, 1.0, "start"), []
         note = partial(keep, tried)
-        found = improve(start, judge, True, note, lambda: True)
+        found = improve(start, judge, True, note, lambda seconds: True)
         assert found.error < 0.5 * tried[0][1]  # one direction of six matters
         assert found.error < 1.3 * min(score for _, score in tried)
         assert "gradient metric" in found.label and tried[0][0] == "start, on 900 rows"
@@ -60,10 +60,13 @@ def test_what_is_no_better_stays_and_a_ridge_that_was_given_too():
     noise = torch.randn(900, 1, generator=torch.Generator().manual_seed(3)).double()
     judge = Whole(Sample(X, noise, torch.ones(900).double(), 1.0), TILE)
     start = Choice(Laplacian(4.0), 100.0, 1.0, "start")
-    found = improve(start, judge, False, lambda *each: None, lambda: True)
+    found = improve(start, judge, False, lambda *each: None, lambda seconds: True)
     assert found.kernel is start.kernel and found.ridge == 100.0
     tried = []
-    assert improve(start, judge, True, lambda *each: tried.append(each), lambda: False) is start
+    assert (
+        improve(start, judge, True, lambda *each: tried.append(each), lambda seconds: False)
+        is start
+    )
     assert not tried
 
 

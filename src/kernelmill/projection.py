@@ -113,10 +113,12 @@ def factor_made(make: Callable[[], Tensor]) -> Factor:
 
 
 def factor_in_place(K: Tensor) -> bool:
-    """K, held by columns, becomes its Cholesky factor; whether it could."""
+    """K, held by columns, becomes its Cholesky factor; whether it could. An infinite diagonal is
+    that of a row without weight.
+    """
     info = torch.empty(0, dtype=torch.int32, device=K.device)
     torch.linalg.cholesky_ex(K, out=(K, info))
-    return info.item() == 0 and bool(torch.isfinite(K.diagonal()).all())
+    return info.item() == 0 and not bool(torch.isnan(K.diagonal()).any())
 
 
 def _jitters(K: Tensor, dtype: torch.dtype) -> list[float]:

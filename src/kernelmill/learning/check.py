@@ -140,7 +140,7 @@ def other_ways(request: Request, fitted: Fitted) -> Iterator[Request]:
         yield replace(again, ridge=10 * fitted.ridge)
     p = min(model.n_centers, MOST_CENTERS)
     is_exact = again.solver is not None and again.solver.exact and plan.precision == "float64"
-    fits = direct_bytes(plan.n, p) <= parse_bytes(request.memory_budget, plan.device)
+    fits = direct_bytes(p, every_row=False) <= parse_bytes(request.memory_budget, plan.device)
     if chosen and not is_exact and fits:
         ridge = max(fitted.ridge, 1e-8)
         yield replace(again, solver=solvers.Falkon(), precision="float64", n_centers=p, ridge=ridge)

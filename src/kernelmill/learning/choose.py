@@ -221,8 +221,8 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         return Choice(lone, 1e-6 if ridge is None else ridge)
     if kernel is not None and not unset and ridge is not None:
         return Choice(kernel, ridge)
-    tried: list[tuple[str, float, float]] = []
-    found, sample = _tune(task, kernel, ridge, unset, tried)
+    trace = Trace(task)
+    found, sample = _tune(task, kernel, ridge, unset, trace)
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = free or request.ridge is not None
@@ -231,7 +231,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         found.ridge if kept else 0.0,
         found.error if promises else None,
         found.label,
-        tried or None,
+        trace.tried or None,
         _judged(found, sample),
     )
 
@@ -246,14 +246,32 @@ def _judged(found: search.Choice, sample: Sample) -> Judged | None:
     return Judged(*(part.cpu() for part in parts))
 
 
+class Trace:
+    """What was tried, with scores and seconds from the start; and the seconds that are left."""
+
+    def __init__(self, task: Task):
+        limit = task.request.time_limit
+        self.tried: list[tuple[str, float, float]] = []
+        self._start, self._task = time.perf_counter(), task
+        self._limit = math.inf if limit is None else CHOOSING * limit
+
+    @property
+    def left(self) -> float:
+        return self._limit - (time.perf_counter() - self._start)
+
+    def report(self, label: str, score: float) -> None:
+        self.tried.append((label, score, time.perf_counter() - self._start))
+        self._task.choosing(label, score, min(one[1] for one in self.tried), self.left)
+
+
 def _tune(
     task: Task,
     kernel: Kernel | None,
     ridge: float | None,
     unset: bool,
-    tried: list[tuple[str, float, float]],
+    trace: Trace,
 ) -> tuple[search.Choice, Sample]:
-    """The kernel and ridge that do best on a sample, and the sample; `tried` is added to."""
+    """The kernel and ridge that do best on a sample, and the sample."""
     data, solver, base = task.data, task.solver, task.base
     p = base.p
     generator = torch.Generator().manual_seed(base.seed)
@@ -270,18 +288,18 @@ def _tune(
         return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), sample
     effort, rivals = effort_of(data), []
     if kernel is None:
-        choice, *rivals = _choose_recipe(task, ridge, sample, tried)
+        choice, *rivals = _choose_recipe(task, ridge, sample, trace)
     else:
         choice = search.tune(kernel, ridge, sample)
     if unset and p > search.LARGE:
         if kernel is not None or sample.X.device.type == "cpu":
             choice = search.rescale(choice, ridge, sample)
         choice = _sharpen(choice, task, ridge, sample, generator)
-    if kernel is None and _tries_are_quick(task):
-        choice = _improve(choice, task, ridge, generator, tried)
+    if kernel is None and _seconds_of_a_try(task) <= whole.LONGEST:
+        choice = _improve(choice, task, ridge, generator, trace)
     elif rivals:
         rivals = [_sharpen(rival, task, ridge, sample, generator) for rival in rivals]
-        choice = _judge_nearby([choice, *rivals], task, ridge, sample, tried)
+        choice = _judge_nearby([choice, *rivals], task, ridge, sample, trace)
     judged = min(len(sample.X), effort.judged)  # fewer than that where a class is rare
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
@@ -289,18 +307,18 @@ def _tune(
     return choice, sample
 
 
-def _tries_are_quick(task: Task) -> bool:
-    """Whether the run is an exact solution of more rows than the sample has, and some can be tried
-    before it.
+def _seconds_of_a_try(task: Task) -> float:
+    """What an exact solution of all rows takes, where that is the run and the rows are more than
+    the sample's; else infinity.
     """
     base, effort = task.base, effort_of(task.data)
     exact = base.every_row and isinstance(task.solver, solvers.Direct)
     learned = effort.thorough and task.request.ways.learned
     held = not isinstance(task.data.rows.X, Stream)
     if not (exact and learned and held and base.n > effort.judged):
-        return False
+        return math.inf
     rates = base.rates or measure(None, base.d, base.precision, base.device)
-    return (task.solver.seconds(base, rates) or math.inf) <= whole.LONGEST
+    return task.solver.seconds(base, rates) or math.inf
 
 
 def _improve(
@@ -308,21 +326,15 @@ def _improve(
     task: Task,
     ridge: float | None,
     generator: torch.Generator,
-    tried: list[tuple[str, float, float]],
+    trace: Trace,
 ) -> search.Choice:
     """The choice in the metric of its own model of all rows, where that is better."""
     order = torch.randperm(task.base.n, generator=generator)
     ones = torch.ones(len(order), dtype=torch.float64)
     judge = whole.Whole(_sample_of(task, order, ones, 1.0), task.data.tile_bytes)
-    start, limit = time.perf_counter() - tried[-1][2], task.request.time_limit
-    seconds = lambda: time.perf_counter() - start  # noqa: E731
-
-    def report(label: str, score: float) -> None:
-        tried.append((label, score, seconds()))
-        task.choosing(label, score, min(one[1] for one in tried), math.inf)
-
-    may_go_on = lambda: limit is None or seconds() < CHOOSING * limit  # noqa: E731
-    return whole.improve(choice, judge, ridge is None, report, may_go_on)
+    time_is_left = lambda seconds: seconds <= trace.left  # noqa: E731
+    expected = _seconds_of_a_try(task)
+    return whole.improve(choice, judge, ridge is None, trace.report, time_is_left, expected)
 
 
 def _sharpen(
@@ -342,7 +354,7 @@ def _judge_nearby(
     task: Task,
     ridge: float | None,
     sample: Sample,
-    tried: list[tuple[str, float, float]],
+    trace: Trace,
 ) -> search.Choice:
     """The first, unless another is better by more than chance at the density of the run; with the
     ridge that is best there, where every row is a center.
@@ -353,15 +365,13 @@ def _judge_nearby(
     widest = max(judge.features_bytes(each.kernel) for each in finalists)
     if len(judge.X) < ENOUGH_ROWS or widest > budget:
         return finalists[0]
-    start, every_row = time.perf_counter() - tried[-1][2], task.base.every_row
+    every_row = task.base.every_row
     verdicts = []
     for choice in finalists:
         # Of few centers the ridge is another one.
         given, near = (ridge, choice.ridge) if every_row else (None, 1e-2)
         verdicts.append(judge.verdict(judge.grams(choice.kernel), given, near))
-        label, score = f"{choice.label}, nearest of {task.base.p} rows", verdicts[-1].score
-        tried.append((label, score, time.perf_counter() - start))
-        task.choosing(label, score, min(each.score for each in verdicts), math.inf)
+        trace.report(f"{choice.label}, nearest of {task.base.p} rows", verdicts[-1].score)
     better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
     best = min(better, key=lambda i: verdicts[i].score, default=0)
     if not every_row or not math.isfinite(verdicts[best].score):
@@ -370,27 +380,20 @@ def _judge_nearby(
 
 
 def _choose_recipe(
-    task: Task, ridge: float | None, sample: Sample, tried: list[tuple[str, float, float]]
+    task: Task, ridge: float | None, sample: Sample, trace: Trace
 ) -> list[search.Choice]:
     """The best recipe, with the best ridge in the regime of the real run; and its rivals, where
     there is time and the run is so much denser that they may be better.
     """
     few = ridge if sample.ratio >= 1 else None
-    request, start = task.request, time.perf_counter()
-    limit = math.inf if request.time_limit is None else CHOOSING * request.time_limit
-    seconds = lambda: time.perf_counter() - start  # noqa: E731
-
-    def report(label: str, score: float) -> None:
-        tried.append((label, score, seconds()))
-        task.choosing(label, score, min(one[1] for one in tried), limit - seconds())
-
+    request = task.request
     found = recipes.choose_recipe(
         recipes.Contest(sample, task.data.rows.columns, few, effort_of(task.data), request.ways),
-        report,
-        lambda: seconds() < limit,
+        trace.report,
+        lambda: trace.left > 0,
     )
     denser = task.base.p >= effort_of(task.data).beyond
-    rivals = denser and seconds() < limit and not isinstance(task.data.rows.X, Stream)
+    rivals = denser and trace.left > 0 and not isinstance(task.data.rows.X, Stream)
     choices = [
         search.Choice(
             each.kernel, each.verdict.ridge, each.verdict.error, each.label, each.verdict.values

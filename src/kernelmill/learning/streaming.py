@@ -104,7 +104,7 @@ def keeps_equations(request: Request, model: KernelModel, ridge: float) -> bool:
     ):
         return False
     free = parse_bytes(request.memory_budget, str(model.alpha.device))
-    return direct_bytes(0, model.n_centers) * 3 // 2 <= free
+    return direct_bytes(model.n_centers, every_row=False) * 3 // 2 <= free
 
 
 def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundings) -> Continued:

@@ -35,9 +35,10 @@ def always(plan: Plan) -> float:
     return 0.06 if plan.on_gpu else 0.02 + 1e-9 * plan.n * plan.d
 
 
-def direct_bytes(n: int, p: int) -> int:
-    """K(Z,Z) and its factor, the normal matrix and its factor, all float64; where Z = X, one
-    matrix, which the factor takes the place of, and the inverses of its diagonal blocks.
+def direct_bytes(p: int, every_row: bool) -> int:
+    """K(Z,Z) and its factor, the normal matrix and its factor, all float64; where every row is a
+    center, one matrix, which the factor takes the place of, and the inverses of its diagonal
+    blocks.
     """
-    numbers = p * (p + 1024) if p == n else 4 * p * p
+    numbers = p * (p + 1024) if every_row else 4 * p * p
     return 8 * numbers + 4 * TILE_BYTES

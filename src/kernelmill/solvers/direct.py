@@ -57,7 +57,7 @@ class Direct(Solver[Added, DirectState | None]):
         """Nothing: the exact solution is the same wherever one starts."""
 
     def plan(self, base: Plan) -> Plan:
-        bytes = direct_bytes(base.n, base.p)
+        bytes = direct_bytes(base.p, base.every_row)
         if bytes > base.budget:
             raise InputError(
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
@@ -199,4 +199,4 @@ def direct_is_instant(n: int, p: int, budget: int) -> bool:
     or compared.
     """
     work = p**3 / 3 if p == n else 3.0 * n * p * p
-    return work <= 2e10 and direct_bytes(n, p) <= budget
+    return work <= 2e10 and direct_bytes(p, p == n) <= budget

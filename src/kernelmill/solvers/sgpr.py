@@ -70,7 +70,7 @@ class SGPR(Solver[InFloat64, SGPRState | None]):
             raise InputError(
                 "solver='sgpr' needs a ridge above 0: it is the noise over the signal's variance."
             )
-        bytes = direct_bytes(base.n + 1, base.p)
+        bytes = direct_bytes(base.p, every_row=False)
         if bytes > base.budget:
             raise InputError(
                 f"solver='sgpr' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 RIDGES = (1e-10, 1e3)
-ENOUGH = 2e-3  # of the logarithm of the error: a step that gains less is the last
+# Evaluations that together gain less than is enough, after which it ends; but there are so many at
+# least, for the first ones may be on a plain.
+PATIENCE, LEAST = 2, 6
 
 # Median distances a bandwidth may be: wider is the same model of a
 # smaller ridge, with fewer digits.
@@ -47,16 +50,20 @@ class Reach:
         return theta - (distance.clamp(-math.log(WIDEST), -math.log(NARROWEST)) - distance)
 
 
+class _Enough(Exception):
+    """Little is gained any more."""
+
+
 def minimise(
     error: Callable[[], Tensor],
     parameters: list[Tensor],
     scan: Tensor | None,
     steps: int = 15,
     factors: tuple[float, ...] = FACTORS,
-    enough: float = ENOUGH,
+    enough: float = 0.0,
 ) -> None:
-    """A coarse scan of the common bandwidth where asked for, then L-BFGS, until a step gains less
-    than is `enough`.
+    """A coarse scan of the common bandwidth where asked for, then L-BFGS, until PATIENCE
+    evaluations gain less than is `enough`.
 
     Never ends above the best point it has seen.
     """
@@ -83,10 +90,11 @@ def minimise(
         parameters,
         max_iter=steps,
         max_eval=2 * steps,
-        tolerance_change=enough,
         history_size=10,
         line_search_fn="strong_wolfe",
     )
+
+    lows: list[float] = []  # the least error after each evaluation
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -96,9 +104,13 @@ def minimise(
         except torch.linalg.LinAlgError:
             return torch.tensor(1e10, dtype=torch.float64)
         note(value.item())
+        lows.append(least)
+        if enough and len(lows) >= LEAST and not lows[-1 - PATIENCE] - least >= enough:
+            raise _Enough
         return value
 
-    optimizer.step(closure)
+    with contextlib.suppress(_Enough):
+        optimizer.step(closure)
     restore()
 
 

@@ -31,6 +31,7 @@ MOST_ROWS = 1_000_000  # among which neighbours are looked for
 INNER = 0.3  # the part of a neighbourhood, nearest to its anchor, whose errors count
 STEPS = 20
 GAIN = math.log(0.98)  # the least change of the error, on other rows, that is more than chance
+MIX = (30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)  # splitmix64, as signed numbers
 COPIES = 12  # of a neighbourhood's distances that a gradient holds
 
 
@@ -192,7 +193,9 @@ def _copies(P: Tensor, inner: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     odd = torch.randint(-(2**62), 2**62, P.shape[-1:], generator=generator) * 2 + 1
     bits = (P + 0.0).view(torch.int64)  # -0.0 becomes 0.0
-    number, place = (bits * odd.to(P.device)).sum(-1).sort(1)
+    for shift, factor in MIX:  # the last bits of round numbers are all 0
+        bits = (bits ^ (bits >> shift)) * factor
+    number, place = ((bits ^ (bits >> 31)) * odd.to(P.device)).sum(-1).sort(1)
     same = torch.zeros_like(number, dtype=torch.bool)
     same[:, 1:] = number[:, 1:] == number[:, :-1]
     same[:, :-1] |= same[:, 1:].clone()

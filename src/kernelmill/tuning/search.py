@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..kernels import Features, Kernel, Radial, Sum, resolve
 from ..projection import NotPositiveDefinite, factor
-from .descent import ENOUGH, FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
+from .descent import FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
 from .loo import LeaveOneOut, LeaveOneOutOfRows, loo_residuals
 from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 
@@ -27,11 +27,10 @@ log = logging.getLogger("kernelmill")
 # How far, in logarithms, bandwidths may differ without much penalty: few rows must not invent
 # irrelevant features. Of classes less: the squared error of their values is mostly noise, which
 # bandwidths fit (600 rows of hotel: log loss .51 and .47 with 1.5, .46 and .43 with .5).
-SPREAD = 1.5
-# And they go less far: a step that gains half a percent is the last. Bandwidths of numbers that
-# come first among the others are descended to their end (kin40k, 5,000 rows: .090, else .100).
-OF_NUMBERS, OF_CLASSES = (SPREAD, ENOUGH), (0.5, 5e-3)
-TO_THE_END = 1e-9
+SPREAD, OF_CLASSES = 1.5, 0.5
+
+# Of the logarithm of the error: a descent ends where less is gained, but the last ones do not.
+ENOUGH = 2e-3
 
 MAX_CENTERS = 2000
 
@@ -327,7 +326,7 @@ def _descend(
     else:
         K = kernel(X)
     clamp = lambda t: t.clamp(math.log(RIDGES[0]), math.log(RIDGES[1]))  # noqa: E731
-    spread, enough = OF_NUMBERS if sample.frequencies is None else OF_CLASSES
+    spread = SPREAD if sample.frequencies is None else OF_CLASSES
 
     def error() -> Tensor:
         lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
@@ -342,8 +341,8 @@ def _descend(
 
     if parameters:
         scan = theta if pace.factors else None
-        if scan is None and sample.frequencies is None:
-            enough = TO_THE_END
+        last = scan is None or rows >= len(sample.X)  # none on more rows will follow
+        enough = 0.0 if last else ENOUGH
         minimise(error, parameters, scan, pace.steps, pace.factors, enough)
     if per_feature is not None and theta is not None:
         theta = theta.detach()

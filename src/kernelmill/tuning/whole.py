@@ -83,49 +83,82 @@ def improve(
     judge: Whole,
     free: bool,
     report: Callable[[str, float], None],
-    may_go_on: Callable[[], bool],
+    time_is_left: Callable[[float], bool],
+    expected: float = 0.0,
 ) -> Choice:
     """The choice in metrics of its own models, and with another ridge where that is `free`, as
-    long as rows that were kept out prefer it and there is time.
+    long as rows that were kept out prefer it and there is time: `expected` seconds for the first
+    solution, and for others as many as the last one took.
     """
-    start, last = time.perf_counter(), 0.0
-
-    def attempt(kernel: Kernel, ridge: float, label: str) -> Attempt | None:
-        nonlocal last
-        begun = time.perf_counter()
-        if not may_go_on() or begun - start + last > SECONDS:
-            return None
-        found = judge.attempt(kernel, ridge, label)
-        last = time.perf_counter() - begun
-        if found is not None:
-            report(label, found.verdict.score)
-        return found
-
-    first = attempt(choice.kernel, choice.ridge, f"{choice.label}, on {len(judge.X)} rows")
-    if first is None:
+    tries = _Tries(judge, report, time_is_left, expected)
+    best = tries.attempt(choice.kernel, choice.ridge, f"{choice.label}, on {len(judge.X)} rows")
+    if best is None:
         return choice
-    best = first
-    for _ in range(ROUNDS):
-        learned, before = judge.gradients(best), best
-        for power in POWERS:
-            label = f"{before.label}, gradient metric {power:g}"
-            kernel = in_own_metric(before.kernel, learned, power)
-            best = _better(judge, best, attempt(kernel, before.verdict.ridge, label))
-        if best is before:
-            break
-    for factor in (1 / STEP, STEP) if free else ():
-        while is_ridge(ridge := best.verdict.ridge * factor):
-            before = best
-            label = f"{best.label}, ridge × {factor:.2g}"
-            best = _better(judge, best, attempt(best.kernel, ridge, label))
-            if best is before:
-                break
+    best = tries.learn_metrics(best)
+    if free:
+        best = tries.change_ridge(best)
     found = best.verdict
     return replace(
         choice, kernel=best.kernel, ridge=found.ridge, error=found.error, label=best.label
     )
 
 
-def _better(judge: Judge, best: Attempt, other: Attempt | None) -> Attempt:
-    preferred = other is not None and judge.prefers(other.verdict, best.verdict, CHANCES)
-    return other if preferred and other is not None else best
+class _Tries:
+    """Attempts for as long as there is time, which are told of."""
+
+    def __init__(
+        self,
+        judge: Whole,
+        report: Callable[[str, float], None],
+        time_is_left: Callable[[float], bool],
+        expected: float,
+    ):
+        self._judge, self._report, self._time_is_left = judge, report, time_is_left
+        self._start, self._last = time.perf_counter(), expected
+
+    @property
+    def is_time(self) -> bool:
+        used = time.perf_counter() - self._start
+        return used + self._last <= SECONDS and self._time_is_left(self._last)
+
+    def attempt(self, kernel: Kernel, ridge: float, label: str) -> Attempt | None:
+        if not self.is_time:
+            return None
+        begun = time.perf_counter()
+        found = self._judge.attempt(kernel, ridge, label)
+        self._last = time.perf_counter() - begun
+        if found is not None:
+            self._report(label, found.verdict.score)
+        return found
+
+    def learn_metrics(self, best: Attempt) -> Attempt:
+        """Rounds of metrics, each of the model in the one before."""
+        for _ in range(ROUNDS):
+            if not self.is_time:
+                break
+            learned, before = self._judge.gradients(best), best
+            for power in POWERS:
+                label = f"{before.label}, gradient metric {power:g}"
+                kernel = in_own_metric(before.kernel, learned, power)
+                best = self._better(best, self.attempt(kernel, before.verdict.ridge, label))
+            if best is before:
+                break
+        return best
+
+    def change_ridge(self, first: Attempt) -> Attempt:
+        """Downhill to one side or, where that is none, to the other."""
+        best = first
+        for factor in (1 / STEP, STEP):
+            while is_ridge(ridge := best.verdict.ridge * factor):
+                before, label = best, f"{first.label}, ridge {ridge:.2g}"
+                best = self._better(best, self.attempt(best.kernel, ridge, label))
+                if best is before:
+                    break
+            if best is not first:
+                break
+        return best
+
+    def _better(self, best: Attempt, other: Attempt | None) -> Attempt:
+        if other is None or not self._judge.prefers(other.verdict, best.verdict, CHANCES):
+            return best
+        return other
