@@ -119,6 +119,7 @@ def choose_recipe(
     def first() -> Iterator[Recipe]:
         for label, candidate in _descended(contest):
             by_label[label] = candidate
+            # The ridge of its descent is near enough to tell the three best.
             yield _judge(candidate, label, judge, candidate.found.ridge)
 
     best = _ranked(first(), report, may_go_on)[:FINALISTS]
