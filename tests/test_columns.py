@@ -15,7 +15,9 @@ import kernelmill
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor
 from kernelmill.data import Encoder, learn, opened
 from kernelmill.data.amounts import count_forms, find_forms, take_apart
+from kernelmill.data.columns import OF_NUMBERS
 from kernelmill.data.scales import find_order, read_range
+from kernelmill.kernels.features import ENCODINGS, FORMS
 
 g = np.random.default_rng(0)
 N = 1200
@@ -591,3 +593,79 @@ def test_numbers_as_names_help_and_travel(tmp_path):
     given = {name: strange[name].to_numpy(np.float64) for name in strange}
     np.testing.assert_allclose(session.run(None, given)[0].reshape(-1), before, atol=1e-4)
     assert model.feature_importances_.shape == (2,)
+
+
+# ---- how a kernel is to see numbers
+
+
+def heavy(n=400, seed=0):
+    """A column whose logarithm says the target, a code that is a name, and noise."""
+    g = np.random.default_rng(seed)
+    rows = pd.DataFrame(
+        {
+            "name": g.choice(["a", "b"], n),
+            "tail": np.exp(3 * g.normal(size=n)),
+            "code": g.integers(0, 6, n).astype(float),
+            "x": g.normal(size=n),
+        }
+    )
+    rows["y"] = np.log(rows["tail"]) + np.array([3.0, -1, 2, 0, -4, 1])[rows["code"].astype(int)]
+    return rows
+
+
+def forms_of(model, name):
+    """How the kernel sees a column."""
+    place = model.encoder_.names.index(name)
+    parts = getattr(model.model_.kernel, "parts", [model.model_.kernel])
+    return [
+        {FORMS[i] for i in part.features.form[part.features.column == place].tolist()}
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize("kernel", ["auto", "laplacian"])
+def test_how_a_kernel_sees_numbers_can_be_said(kernel, tmp_path):
+    rows, new = heavy(), heavy(50, seed=1)
+    how = {"tail": "quantile", "code": "codes", "x": "standard"}
+    model = KernelRegressor(kernel=kernel, columns=Columns(how=how), random_state=0)
+    model.fit(rows, "y")
+    for name, forms in (("tail", {"step"}), ("code", {"as it is", "value"}), ("x", {"as it is"})):
+        assert forms_of(model, name) == [forms] * len(forms_of(model, name))
+    said = model.predict(new)
+    model.save(tmp_path / "model")
+    assert (kernelmill.load(tmp_path / "model").predict(new) == said).all()
+    if kernel == "laplacian":
+        plain = KernelRegressor(kernel=kernel, random_state=0).fit(rows, "y")
+        # Of what is left, a quarter less.
+        assert 1 - model.score(new, new["y"]) < 0.75 * (1 - plain.score(new, new["y"]))
+
+
+def test_what_is_said_of_numbers_does_not_depend_on_other_columns():
+    rows = heavy()
+    model = KernelRegressor(columns=Columns(how={"x": "robust"}), random_state=0).fit(rows, "y")
+    assert all(forms == {"smooth"} for forms in forms_of(model, "x"))
+    kernel = model.model_.kernel
+    assert all(part.features is not None for part in getattr(kernel, "parts", [kernel]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(kernel=kernelmill.kernels.Laplacian(2.0)), "can't do; give a kernel's name alone"),
+        (dict(kernel="linear"), "can't do; give a kernel's name alone"),
+        (dict(solver="sgpr"), "another solver than 'sgpr'"),
+    ],
+)
+def test_a_kernel_that_cannot_see_numbers_so_is_refused(settings, message):
+    columns = Columns(how={"tail": "quantile"})
+    with pytest.raises(InputError, match=message):
+        KernelRegressor(**settings, columns=columns, random_state=0).fit(heavy(), "y")
+
+
+def test_names_cannot_be_seen_as_numbers():
+    with pytest.raises(InputError, match="how of 'name' is 'robust', expected a column of numbers"):
+        learned(heavy().drop(columns="y"), Columns(how={"name": "robust"}))
+
+
+def test_every_encoding_of_a_kernel_can_be_said():
+    assert OF_NUMBERS == ENCODINGS

@@ -8,7 +8,10 @@ from ..errors import InputError, one_of
 from ..params import Settings
 from .tables import Table
 
-WAYS = ("one_hot", "ordered", "target", "hash", "numbers")
+OF_NAMES = ("one_hot", "ordered", "target", "hash", "numbers")
+# How a kernel sees a column of numbers: kernels.ENCODINGS.
+OF_NUMBERS = ("standard", "robust", "quantile", "robust+quantile", "codes")
+WAYS = (*OF_NAMES, *OF_NUMBERS)
 
 
 @dataclass(eq=False)
@@ -20,7 +23,8 @@ class Columns(Settings):
     for columns with more; hash_size: columns of a hash; standardise: None for named columns but not
     for a matrix; how: what becomes of a column of names or texts, by its name: "one_hot",
     "ordered", "target", "hash" or "numbers" (those inside its texts), or a list of its values in
-    their order, lowest first."""
+    their order, lowest first; and how a kernel that is chosen sees a column of numbers: "standard",
+    "robust", "quantile", "robust+quantile" or "codes"."""
 
     features: list[str] | None = None
     categorical: list[str] | None = None
@@ -79,7 +83,8 @@ class Columns(Settings):
     @property
     def kinds(self) -> dict[str, str]:
         """Of the columns of which something was said."""
-        named = [name for name, way in self.ways.items() if way != "numbers"]
+        plain = ("numbers", *OF_NUMBERS)
+        named = [name for name, way in self.ways.items() if way not in plain]
         return dict.fromkeys([*(self.categorical or []), *named], "text")
 
     def named(self, table: Table) -> Table:

@@ -38,6 +38,8 @@ class Encoder:
     kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
+    # How a kernel that is chosen is to see features, by number; unstored: the kernel has it.
+    seen_as: dict[int, str] = field(default_factory=dict)
 
     @property
     def dtype(self) -> np.dtype:
@@ -173,7 +175,7 @@ class Encoder:
                 block[name] = block[name] * units[near]
 
     def to_dict(self) -> dict[str, object]:
-        left_out = ("categories", "by_content", "constant")
+        left_out = ("categories", "by_content", "constant", "seen_as")
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         made = [asdict(category) for category in self.categories]
         made = [{name: each[name] for name in each if name != "folds"} for each in made]

@@ -13,7 +13,7 @@ from . import dates
 from .amounts import Amounts
 from .categories import FOLDS, Category, checksums, fold_of
 from .checks import check_finite, is_clean, refuse
-from .columns import Columns
+from .columns import OF_NUMBERS, Columns
 from .encoder import Encoder, date_columns, in_parts, numbered
 from .kinds import WORDS
 from .number_names import EACH, NumberNames, Wholes, are_names
@@ -99,6 +99,9 @@ def learn(
     if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
         refuse(lost, given.labels, table.where)
     encoder = _scaled(columns, given, moments, lost)
+    starts = dict(zip(given.numbers, itertools.accumulate(given.widths, initial=0), strict=False))
+    said_of = {name: way for name, way in columns.ways.items() if way in OF_NUMBERS}
+    encoder.seen_as = {starts[name]: str(way) for name, way in said_of.items()}
     encoder.categories = [
         text_column(columns, name, counts[name], _outputs(Y)) for name in given.texts
     ]
@@ -155,6 +158,11 @@ def _check_way(table: Table, names: list[str], name: str, way: str | list[str]) 
         raise InputError(f"columns: how names {name!r}, which is no feature; leave it out.")
     if field.width > 1:
         raise InputError(f"columns: how names {name!r}, which is a matrix, expected a column.")
+    if way in OF_NUMBERS and field.kind != "number":
+        raise InputError(
+            f"columns: how of {name!r} is {way!r}, expected a column of numbers, and it holds"
+            f" {WORDS[field.kind]}; leave it out."
+        )
     if way == "numbers" and field.kind not in ("text", "empty", "number"):
         raise InputError(
             f"columns: how of {name!r} is 'numbers', expected numbers, or texts with numbers"

@@ -9,7 +9,7 @@ see. A linear map may follow: a metric that was learned.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -167,18 +167,26 @@ class Features(Settings):
         return self._there[device, dtype]
 
 
-def encode_columns(X: ArrayLike | Tensor, encoding: str, w: Tensor | None = None) -> Features:
-    """The features of these columns under one of ENCODINGS, learned from rows of weights w.
+def encode_columns(
+    X: ArrayLike | Tensor,
+    encoding: str,
+    w: Tensor | None = None,
+    fixed: Mapping[int, str] | None = None,
+) -> Features:
+    """The features of these columns under one of ENCODINGS, learned from rows of weights w; `fixed`
+    are columns, by number, with another one of their own.
 
     A column of two values, or one, is taken as it is, whatever the encoding.
     """
-    if encoding not in ENCODINGS:
-        raise one_of("encoding", encoding, list(ENCODINGS))
+    fixed = fixed or {}
+    for given in (encoding, *fixed.values()):
+        if given not in ENCODINGS:
+            raise one_of("encoding", given, list(ENCODINGS))
     X = torch.as_tensor(X).double()
     w = X.new_ones(len(X)) if w is None else w
     made: list[Feature] = []
     for j in range(X.shape[1]):
-        made += _encode(j, X[:, j], w / w.sum(), encoding)
+        made += _encode(j, X[:, j], w / w.sum(), fixed.get(j, encoding))
     return Features.of(made)
 
 

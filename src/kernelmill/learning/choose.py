@@ -211,6 +211,7 @@ def _choose_kernel(task: Task) -> Choice:
 def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     """What the user left open is chosen on a sample; the rest stays as it was given."""
     request, data = task.request, task.data
+    _check_encodings(task, kernel)
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact
     # solution needs a ridge.
     free = request.ridge is None and task.solver.needs_ridge
@@ -234,6 +235,29 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         trace.tried or None,
         _judged(found, sample),
     )
+
+
+def _check_encodings(task: Task, kernel: Kernel | None) -> None:
+    """Raise where the user said how a kernel is to see columns, and gave one that can't."""
+    if not task.data.rows.seen_as or (kernel is None and task.solver.criterion != "elbo"):
+        return
+    free = isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str)
+    own = isinstance(kernel, Radial) and kernel.features is not None
+    if not free or own or task.solver.criterion == "elbo":
+        raise InputError(
+            f"columns: how says how a kernel is to see columns of numbers, which"
+            f" kernel={kernel!r} with solver={task.solver.name!r} can't do; give a kernel's name"
+            " alone, or none, and another solver than 'sgpr'."
+        )
+
+
+def _as_said(kernel: Kernel, task: Task, sample: Sample) -> Kernel:
+    """A kernel that sees columns as the user said."""
+    seen_as = task.data.rows.seen_as
+    if not seen_as:
+        return kernel
+    features = kernels.encode_columns(sample.X, "standard", sample.w, seen_as)
+    return replace(kernel, features=features)  # type: ignore[type-var]
 
 
 def _judged(found: search.Choice, sample: Sample) -> Judged | None:
@@ -290,7 +314,7 @@ def _tune(
     if kernel is None:
         choice, *rivals = _choose_recipe(task, ridge, sample, trace)
     else:
-        choice = search.tune(kernel, ridge, sample)
+        choice = search.tune(_as_said(kernel, task, sample), ridge, sample)
     if unset and p > search.LARGE:
         if kernel is not None or sample.X.device.type == "cpu":
             choice = search.rescale(choice, ridge, sample)
@@ -387,11 +411,11 @@ def _choose_recipe(
     """
     few = ridge if sample.ratio >= 1 else None
     request = task.request
-    found = recipes.choose_recipe(
-        recipes.Contest(sample, task.data.rows.columns, few, effort_of(task.data), request.ways),
-        trace.report,
-        lambda: trace.left > 0,
+    rows = task.data.rows
+    contest = recipes.Contest(
+        sample, rows.columns, few, effort_of(task.data), request.ways, rows.seen_as
     )
+    found = recipes.choose_recipe(contest, trace.report, lambda: trace.left > 0)
     denser = task.base.p >= effort_of(task.data).beyond
     rivals = denser and trace.left > 0 and not isinstance(task.data.rows.X, Stream)
     choices = [

@@ -67,6 +67,11 @@ class Rows:
         return torch.arange(d) if self.encoder is None else torch.tensor(self.encoder.columns)
 
     @property
+    def seen_as(self) -> dict[int, str]:
+        """Features whose encoding the user said, by number."""
+        return {} if self.encoder is None else self.encoder.seen_as
+
+    @property
     def regression(self) -> bool:
         return self.codes is None
 

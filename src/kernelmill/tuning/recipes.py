@@ -9,14 +9,14 @@ go on to more, and a sum of kernels may beat every single one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel, Laplacian, Radial, Sum, encode_columns
+from ..kernels import Features, Kernel, Laplacian, Radial, Sum, encode_columns
 from ..projection import NotPositiveDefinite
 from .judge import Grams, Judge, Verdict
 from .metric import POWERS, Gradients
@@ -94,7 +94,8 @@ class Contest:
     """The rows that recipes compete on.
 
     `columns` (d,) tells which features of a row were made of one column of the user's: they share a
-    bandwidth. `ridge` is None where it is chosen too.
+    bandwidth. `ridge` is None where it is chosen too; `seen_as` are features of a row whose
+    encoding is given.
     """
 
     sample: Sample
@@ -102,6 +103,7 @@ class Contest:
     ridge: float | None
     effort: Effort
     ways: Ways = Ways()
+    seen_as: Mapping[int, str] = field(default_factory=dict)
 
 
 def choose_recipe(
@@ -182,28 +184,37 @@ def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
     """
     sample, ridge, effort = contest.sample, contest.ridge, contest.effort
     shared = contest.columns.to(sample.X.device)
-    plain = replace(sample, columns=shared)
+    plain, own = replace(sample, columns=shared), None
+    if contest.seen_as:
+        plain, own = _encoded(contest, "standard")
     for name in CANDIDATES:
-        for i, each in enumerate(descend(name, ridge, plain, effort.first)):
+        for i, each in enumerate(descend(name, ridge, plain, effort.first, own)):
             yield f"{name}, columns as they are" + ", each by its spread" * i, each
-    alike = replace(sample, columns=torch.zeros_like(shared))
+    assert plain.columns is not None
+    alike = replace(plain, columns=torch.zeros_like(plain.columns))
     for name in ALIKE:
-        yield f"{name}, {ONE}", descend(name, ridge, alike, effort.first)[-1]
+        yield f"{name}, {ONE}", descend(name, ridge, alike, effort.first, own)[-1]
     many = len(sample.X) > effort.first  # few rows are quick, and lead astray
     learns = contest.ways.learned and len(sample.X) >= ENOUGH_ROWS
     encoded = ENCODED if effort.thorough else FEWER
     for encoding, (leading, *others) in encoded.items() if learns else ():
-        made = encode_columns(sample.X, encoding, sample.w)
+        inside, made = _encoded(contest, encoding)
         if len(made) > MOST_FEATURES or bool((made.form == 0).all()):
             continue
-        own = shared[made.column.to(sample.X.device)]
-        inside = replace(sample, X=made.apply(sample.X), columns=own)
         (first,) = descend(leading, ridge, inside, effort.first, made)
         yield f"{leading}, {encoding}", first
         for name in others:
             near = first if many else None
             (other,) = descend(name, ridge, inside, effort.first, made, near)
             yield f"{name}, {encoding}", other
+
+
+def _encoded(contest: Contest, encoding: str) -> tuple[Sample, Features]:
+    """The sample as a kernel sees it, and the features that it is made of."""
+    sample = contest.sample
+    made = encode_columns(sample.X, encoding, sample.w, contest.seen_as)
+    columns = contest.columns[made.column].to(sample.X.device)
+    return replace(sample, X=made.apply(sample.X), columns=columns), made
 
 
 def _judge(candidate: Candidate, label: str, judge: Judge, ridge: float | None) -> Recipe:
