@@ -1,11 +1,14 @@
 """How far bandwidths are descended."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
 from kernelmill.tuning.sample import Sample
-from kernelmill.tuning.search import descend
+from kernelmill.tuning.search import _parts, average, descend
 
 
 def test_bandwidths_of_noisy_classes_stay_together():
@@ -21,6 +24,37 @@ def test_bandwidths_of_noisy_classes_stay_together():
         (found,) = descend("laplacian", None, sample, 300)
         apart.append(torch.as_tensor(found.kernel.bandwidth).log().std().item())
     assert apart[1] < 0.9 * apart[0]
+
+
+def test_bandwidths_are_averaged_over_parts():
+    """Eight columns that matter alike: what differs between their bandwidths is noise."""
+    g = torch.Generator().manual_seed(3)
+    X = torch.randn(400, 8, generator=g, dtype=torch.float64)
+    Y = (X.sum(1, keepdim=True) + 3 * torch.randn(400, 1, generator=g).double() > 0).double()
+    Y = torch.cat([Y, 1 - Y], 1)
+    w = torch.ones(400).double()
+    sample = Sample(X, Y - Y.mean(0), w, 1.0, frequencies=Y.mean(0))
+    (one,) = descend("laplacian", None, sample, 400)
+    mean = average(one, None, 300, 4, 8)
+    parts = [
+        average(replace(one, sample=sample.some(rows)), None, 300, 1, 8).kernel.bandwidth.log()
+        for rows in _parts(400, 300, 4)
+    ]
+    torch.testing.assert_close(mean.kernel.bandwidth.log(), torch.stack(parts).mean(0))
+    assert mean.kernel.bandwidth.log().std() < 0.9 * one.kernel.bandwidth.log().std()
+
+
+@pytest.mark.parametrize(("n", "rows"), [(100, 20), (100, 25), (100, 60), (10, 500), (7, 3)])
+def test_parts_differ_as_much_as_they_can(n, rows):
+    parts = _parts(n, rows, 4)
+    assert len(parts) == 4 and all(len(part) == len(set(part.tolist())) for part in parts)
+    every = torch.cat(parts).unique()
+    assert all(0 < len(part) <= rows for part in parts)
+    if 4 * rows <= n:
+        assert len(every) == 4 * rows
+    else:  # each lacks others
+        assert not set.intersection(*({*range(n)} & {*part.tolist()} for part in parts))
+        assert len(every) == n
 
 
 def test_a_descent_ends_where_little_is_gained_and_not_before_it_has_begun():

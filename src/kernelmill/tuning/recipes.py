@@ -21,7 +21,7 @@ from ..projection import NotPositiveDefinite
 from .judge import Grams, Judge, Verdict
 from .metric import POWERS, Gradients
 from .sample import Effort, Sample
-from .search import CANDIDATES, Candidate, descend, refine, scale_bandwidth
+from .search import CANDIDATES, Candidate, average, descend, refine, scale_bandwidth
 
 ENCODED = {
     "robust+quantile": ("laplacian", "gaussian"),
@@ -46,6 +46,7 @@ HOPE = 1.01  # of a recipe's score, what its metric may have for another factor 
 BEHIND = 1.03  # of the best score, what a recipe may have for another round
 ENOUGH_ROWS = 200  # of a sample from which more than bandwidths is learned
 POOL = 5  # recipes from which they are taken
+PARTS = 4  # of a sample of classes, over which bandwidths are averaged
 CHANCE = 0.5  # over √rows: how much better than another what costs more must be
 
 
@@ -130,11 +131,15 @@ def choose_recipe(
     whole = Judge(sample, effort.judged, effort.few)
     # Of the best: descended again, and given a metric.
     starts = effort.starts + (effort.starts == 1 and len(sample.X) > effort.judged)
+    # Bandwidths of classes owe much to noise, those of numbers little.
+    parted = sample.frequencies is not None and ENOUGH_ROWS <= len(sample.X) <= effort.parted
 
     def second() -> Iterator[Recipe]:
         for place, recipe in enumerate(best):
             candidate = by_label[recipe.label]
-            if len(sample.X) > effort.first and place < starts:
+            if parted:
+                candidate = average(candidate, ridge, effort.part, PARTS, effort.steps // 2 + 1)
+            elif len(sample.X) > effort.first and place < starts:
                 candidate = refine(candidate, ridge, effort.final, effort.steps)
             yield _judge(candidate, recipe.label, whole, ridge)
 

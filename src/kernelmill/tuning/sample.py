@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Effort:
     starts: int  # recipes that are descended again, and whose metrics are learned
     steps: int  # of the second descent
     few: int  # rows that are cut into more folds
+    part: int  # rows of each part of a sample of classes, whose bandwidths are averaged
+    parted: int  # rows of such a sample, at most
     each: int  # rows of classes, at most, of which each is left out once at the end
     beyond: int  # centers, from which the last ones are compared by nearest rows: see Nearby
 
@@ -39,8 +41,10 @@ class Effort:
         most = int((budget / MATRICES) ** 0.5)
         if device.type == "cuda":
             each = min(30_000, most)
-            return cls(3000, 6000, min(24_000, most), True, 3, 15, 8000, each, 2 * each)
-        return cls(500, 1000, min(2500, most), False, 1, 8, 600, min(3900, most), 10_000)
+            judged = min(24_000, most)
+            return cls(3000, 6000, judged, True, 3, 15, 8000, 6000, 24_000, each, 2 * each)
+        judged, each = min(2500, most), min(3900, most)
+        return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000)
 
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
@@ -107,3 +111,7 @@ class Sample:
     columns: Tensor | None = None  # (D,) of encoded rows: the column each feature was made of
     frequencies: Tensor | None = None  # (c,) of classes, which Y is measured from
     scoring: str | None = None  # what recipes are compared by; see scoring.score
+
+    def some(self, rows: Tensor) -> Sample:
+        """Of these rows."""
+        return replace(self, X=self.X[rows], Y=self.Y[rows], w=self.w[rows])

@@ -69,6 +69,7 @@ class Pace:
 
     steps: int
     factors: tuple[float, ...] = ()
+    enough: float = 0.0  # see ENOUGH
 
 
 FROM_AFAR = Pace(15, FACTORS)  # from the median distance
@@ -186,6 +187,54 @@ def refine(
         Pace(steps),
     )
     return replace(candidate, found=found, rows=min(rows, len(candidate.sample.X)))
+
+
+def average(
+    candidate: Candidate, ridge: float | None, rows: int, parts: int, steps: int
+) -> Candidate:
+    """With the geometric mean of the bandwidths, and of the ridges, that parts of the sample give,
+    each of so many rows at most: what bandwidths owe to the noise of one part the others do not.
+    """
+    sample = candidate.sample
+    if candidate.per_feature is None:
+        return candidate
+    found = []
+    for rows_of_part in _parts(len(sample.X), rows, parts):
+        part = sample.some(rows_of_part.to(sample.X.device))
+        start = candidate.found
+        found.append(
+            _descend(
+                copy.deepcopy(start.kernel),
+                candidate.per_feature,
+                start,
+                ridge,
+                part,
+                rows,
+                Pace(steps, enough=ENOUGH),
+            )
+        )
+    return replace(candidate, found=_mean(found), rows=len(sample.X))
+
+
+def _parts(n: int, rows: int, count: int) -> list[Tensor]:
+    """Numbers of rows: others in each part, or where that is not possible all but some."""
+    order = torch.arange(n)
+    if n >= count * rows:
+        return [order[k * rows : (k + 1) * rows] for k in range(count)]
+    pieces = torch.chunk(order, count)
+    others = [torch.cat([*pieces[k + 1 :], *pieces[:k]]) for k in range(len(pieces))]
+    return [part[:rows] for part in others]
+
+
+def _mean(found: list[_Found]) -> _Found:
+    """Of the logarithms."""
+    kernel = copy.copy(found[0].kernel)
+    logs = [torch.as_tensor(each.kernel.bandwidth).log() for each in found]  # type: ignore[attr-defined]
+    mean = torch.stack(logs).mean(0).exp()
+    kernel.bandwidth = mean.item() if mean.ndim == 0 else mean  # type: ignore[attr-defined]
+    ridge = math.exp(sum(math.log(max(each.ridge, 1e-300)) for each in found) / len(found))
+    thetas = [each.theta for each in found if each.theta is not None]
+    return _Found(kernel, ridge, torch.stack(thetas).mean(0) if thetas else None)
 
 
 def in_regime(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
@@ -341,8 +390,8 @@ def _descend(
 
     if parameters:
         scan = theta if pace.factors else None
-        last = scan is None or rows >= len(sample.X)  # none on more rows will follow
-        enough = 0.0 if last else ENOUGH
+        more_will_follow = scan is not None and rows < len(sample.X)
+        enough = ENOUGH if more_will_follow else pace.enough
         minimise(error, parameters, scan, pace.steps, pace.factors, enough)
     if per_feature is not None and theta is not None:
         theta = theta.detach()
