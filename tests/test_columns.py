@@ -17,7 +17,7 @@ from kernelmill.data import Encoder, learn, opened
 from kernelmill.data.amounts import count_forms, find_forms, take_apart
 from kernelmill.data.columns import OF_NUMBERS
 from kernelmill.data.scales import find_order, read_range
-from kernelmill.kernels.features import ENCODINGS, FORMS
+from kernelmill.kernels.features import ENCODINGS, FORMS, encode_columns
 
 g = np.random.default_rng(0)
 N = 1200
@@ -665,6 +665,34 @@ def test_a_kernel_that_cannot_see_numbers_so_is_refused(settings, message):
 def test_names_cannot_be_seen_as_numbers():
     with pytest.raises(InputError, match="how of 'name' is 'robust', expected a column of numbers"):
         learned(heavy().drop(columns="y"), Columns(how={"name": "robust"}))
+
+
+def test_what_is_said_twice_or_cannot_be_is_one_sentence():
+    rows = heavy().drop(columns="y")
+    with pytest.raises(InputError, match="categorical names 'code', and how of it is 'codes'"):
+        learned(rows, Columns(categorical=["code"], how={"code": "codes"}))
+    with pytest.raises(InputError, match="expected at most 32 values, and it has 400 or more"):
+        KernelRegressor(columns=Columns(how={"x": "codes"})).fit(heavy(), "y")
+
+
+def test_numbers_as_names_stay_beside_how_they_are_seen():
+    names = encoder_of(numbered(), Columns(how={"agent": "quantile"})).names
+    assert "agent: target 0" in names
+
+
+def test_no_recipe_competes_with_its_copy():
+    """Both columns of numbers are settled: no encoding can differ from what was said."""
+    how = {"tail": "quantile", "code": "codes", "x": "robust"}
+    model = KernelRegressor(columns=Columns(how=how), random_state=0).fit(heavy(), "y")
+    labels = [label for label, _, _ in model.plan_.tried]
+    assert len(labels) > 4 and all(
+        "columns as said" in each or "one band" in each for each in labels
+    )
+
+
+def test_a_column_that_is_constant_in_the_sample_has_no_width_of_rounding():
+    made = encode_columns(np.full((1000, 1), 0.3), "standard")
+    assert made.width.tolist() == [1.0]
 
 
 def test_every_encoding_of_a_kernel_can_be_said():

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from kernelmill import KernelClassifier
+from kernelmill.kernels import Laplacian
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
 from kernelmill.tuning.sample import Sample
-from kernelmill.tuning.search import _parts, average, descend
+from kernelmill.tuning.search import _Found, _mean, _parts, average, descend
 
 
 def test_bandwidths_of_noisy_classes_stay_together():
@@ -42,6 +45,18 @@ def test_bandwidths_are_averaged_over_parts():
     ]
     torch.testing.assert_close(mean.kernel.bandwidth.log(), torch.stack(parts).mean(0))
     assert mean.kernel.bandwidth.log().std() < 0.9 * one.kernel.bandwidth.log().std()
+
+
+def test_parts_with_one_bandwidth_for_all_columns_are_averaged_too():
+    g = np.random.default_rng(2)
+    x = g.normal(size=250)
+    g.normal(size=250)
+    X, y = np.c_[x, x], g.integers(0, 2, 250)
+    assert KernelClassifier(random_state=0).fit(X, y).predict(X).shape == (250,)
+    kernels = [Laplacian(torch.tensor([2.0, 8.0])), Laplacian(4.0)]
+    mean = _mean([_Found(each, 0.1, None) for each in kernels])
+    assert mean.kernel.bandwidth.tolist() == pytest.approx([8**0.5, 32**0.5])
+    assert mean.ridge == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("n", "rows"), [(100, 20), (100, 25), (100, 60), (10, 500), (7, 3)])

@@ -3,6 +3,7 @@ machine in any file.
 """
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -170,6 +171,18 @@ def test_importing_is_quiet_and_sets_nothing_global():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "set_by_user", "spins"),
+    [("", {}, "10000"), ("", {"OMP_WAIT_POLICY": "active"}, None), ("import torch\n", {}, None)],
+)
+def test_waiting_threads_soon_sleep_unless_somebody_said_otherwise(before, set_by_user, spins):
+    code = before + "import os, kernelmill; print(os.environ.get('GOMP_SPINCOUNT'))"
+    asked = {**os.environ, **set_by_user}
+    asked.pop("GOMP_SPINCOUNT", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=asked)
+    assert done.stdout.strip() == str(spins)
 
 
 def test_it_runs_without_triton():

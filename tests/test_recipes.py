@@ -9,7 +9,8 @@ from scipy.stats import norm
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.kernels import Gaussian, Laplacian, Matern, Sum, encode_columns
-from kernelmill.tuning.judge import FOLDS, EachRow, Judge
+from kernelmill.projection import _solve_in_steps, solve_ridge
+from kernelmill.tuning.judge import FOLDS, EachRow, Judge, Verdict
 from kernelmill.tuning.metric import Gradients, stretch
 from kernelmill.tuning.recipes import Contest, Ways, choose_recipe
 from kernelmill.tuning.sample import Effort, Sample
@@ -21,6 +22,58 @@ W = torch.rand(240, dtype=torch.float64) + 0.5
 Y = torch.stack([torch.sin(2 * X[:, 0]) + X[:, 1], X[:, 0] * X[:, 1]], 1)
 SAMPLE = Sample(X, Y - Y.mean(0), W, 1.0)
 EFFORT = Effort.on(X.device, 1 << 30)
+
+
+# ---- judging
+
+
+@pytest.mark.parametrize("ridge", [1.0, 1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("kernel", [Laplacian(3.0), Gaussian(3.0)])
+def test_a_factor_of_few_digits_solves_as_one_of_many(kernel, ridge):
+    """Where it has too few, the other one does."""
+    K, diagonal = kernel(X), ridge / W
+    want = torch.linalg.solve(K + torch.diag(diagonal), Y)
+    got = solve_ridge(K, diagonal, Y)
+    scale = want.abs().max()
+    torch.testing.assert_close(got / scale, want / scale, rtol=0, atol=1e-5)
+    assert (K @ got + diagonal[:, None] * got - Y).norm() < 1e-7 * Y.norm()
+    in_steps = _solve_in_steps(K, diagonal, Y)
+    assert (in_steps is not None) == (ridge > 1e-9 or isinstance(kernel, Laplacian))
+
+
+def test_rows_without_weight_are_solved_beside_others():
+    w = W.clone()
+    w[:20] = 0
+    got = solve_ridge(Laplacian(3.0)(X), 0.1 / w, Y)
+    want = solve_ridge(Laplacian(3.0)(X[20:]), 0.1 / w[20:], Y[20:])
+    torch.testing.assert_close(got[20:], want, rtol=1e-6, atol=1e-6)
+    assert (got[:20] == 0).all()
+
+
+def test_no_solution_of_a_matrix_that_is_not_positive():
+    assert solve_ridge(-torch.eye(3).double(), torch.zeros(3).double(), torch.ones(3, 1)) is None
+
+
+def ridges_tried(scores, start=1.0, **more):
+    """The steps of the ridge that are tried where these are the scores of steps."""
+    judge, tried = Judge(SAMPLE, 240), []
+
+    def one(grams, ridge):
+        step = round(np.log(ridge / start) / np.log(3))
+        tried.append(step)
+        return Verdict(scores.get(step, 9.0), 0.0, ridge, Y)
+
+    judge._try = one
+    best = judge.verdict([], None, start, **more)
+    return tried, round(np.log(best.ridge / start) / np.log(3))
+
+
+def test_ridges_are_tried_downhill_and_no_further_on_a_plain():
+    assert ridges_tried({0: 1.0, 1: 1.1, -1: 1.2}) == ([0, 1, -1], 0)
+    assert ridges_tried({0: 1.0, 1: 0.9, 2: 0.8, 3: 0.9}) == ([0, 1, 2, 3], 2)
+    assert ridges_tried({0: 1.0, 1: 1.1, -1: 0.9, -2: 0.8, -3: 0.85}) == ([0, 1, -1, -2, -3], -2)
+    assert ridges_tried({0: 1.0, 1: 0.9995, 2: 0.1}) == ([0, 1], 1)
+    assert ridges_tried({0: 1.0, 1: 0.5}, hopeless=0.9) == ([0], 0)
 
 
 # ---- sums of kernels

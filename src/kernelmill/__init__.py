@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from .planning.plan import Plan
     from .solvers import Event, plan
 
+
+# Threads that wait for work spin, by default for milliseconds: where another process wants the
+# cores, a fit then takes twenty times as long. Read when torch is loaded.
+if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # Where each public name lives. They are imported when they are first used: torch takes seconds,
 # and `kernelmill --help` needs none of it.

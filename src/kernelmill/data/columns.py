@@ -64,6 +64,11 @@ class Columns(Settings):
                 f" one of {', '.join(WAYS)}, or a list of values in order."
             )
         for name, way in (self.how or {}).items():
+            if way in OF_NUMBERS and name in (self.categorical or []):
+                raise InputError(
+                    f"columns: categorical names {name!r}, and how of it is {way!r}, which is for"
+                    " numbers; leave one of them out."
+                )
             if isinstance(way, str):
                 if way not in WAYS:
                     raise one_of(f"columns: how of {name!r}", way, list(WAYS))

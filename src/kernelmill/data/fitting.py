@@ -203,7 +203,11 @@ def _maybe_names(
         return
     for name, found in wholes.items():
         values = found.more_than(columns.one_hot)
-        if values is not None and name not in columns.ways and len(values) * EACH <= rows:
+        if (
+            values is not None
+            and columns.ways.get(name) != "numbers"
+            and len(values) * EACH <= rows
+        ):
             yield NumberNames.of(name, values, outputs)
 
 

@@ -7,6 +7,7 @@ from typing import cast
 from ..errors import InputError, one_of
 from .base import Custom, Kernel, KernelFunction, Points, Scale, positive, shrunk_norms
 from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK, in_range, magnification
+from .features import CODES as CODES
 from .features import ENCODINGS, Features, encode_columns
 from .mixture import Sum
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic

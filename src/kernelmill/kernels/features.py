@@ -108,6 +108,12 @@ class Features(Settings):
             f" in sum {total:.12g})"
         )
 
+    def same_as(self, other: Features) -> bool:
+        """Whether they make the same of every row, before a map."""
+        names = ("column", "shift", "width", "form", "height")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return all(torch.equal(a, b) for a, b in pairs)
+
     def validate(self, d: int) -> None:
         """Raise unless rows of d columns have what is asked of them."""
         if int(self.column.max()) >= d:
@@ -194,8 +200,8 @@ def _encode(j: int, x: Tensor, w: Tensor, encoding: str) -> list[Feature]:
     mean = (w * x).sum().item()
     spread = (w * (x - mean) ** 2).sum().sqrt().item()
     values = _apart(torch.unique(x))
-    if len(values) <= 2 or encoding == "standard":
-        return [Feature(j, mean, spread or 1.0, 0)]
+    if len(values) <= 2 or encoding == "standard":  # of one value, the spread is rounding
+        return [Feature(j, mean, spread if len(values) > 1 else 1.0, 0)]
     if encoding == "codes":
         own = [Feature(j, mean, spread, 0)]
         if len(values) > CODES:

@@ -251,6 +251,18 @@ def _check_encodings(task: Task, kernel: Kernel | None) -> None:
         )
 
 
+def _check_codes(task: Task, sample: Sample) -> None:
+    """Raise where a column has more values than can be names."""
+    for j, way in task.data.rows.seen_as.items():
+        values = len(torch.unique(sample.X[:, j]))
+        if way == "codes" and values > kernels.CODES:
+            name = task.data.rows.encoder.names[j]  # type: ignore[union-attr]
+            raise InputError(
+                f"columns: how of {name!r} is 'codes', expected at most {kernels.CODES} values, and"
+                f" it has {values} or more; use 'quantile', or Columns(categorical=[{name!r}])."
+            )
+
+
 def _as_said(kernel: Kernel, task: Task, sample: Sample) -> Kernel:
     """A kernel that sees columns as the user said."""
     seen_as = task.data.rows.seen_as
@@ -300,6 +312,7 @@ def _tune(
     p = base.p
     generator = torch.Generator().manual_seed(base.seed)
     sample, ratio = _draw_sample(task, generator)
+    _check_codes(task, sample)
     if task.request.ridge is None and ratio == 1:
         # Of the run it may be 0, since few epochs regularise; the kernel is
         # chosen as under the best ridge.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..projection import factor_in_place
+from ..projection import solve_ridge
 from ..scoring import ERRORS, score
 from .descent import RIDGES
 from .loo import loo_residuals
@@ -21,6 +21,7 @@ from .sample import Sample, scale_of
 
 FOLDS, MORE_FOLDS = 3, 5  # of many rows, and of few
 STEP = 3.0  # between two ridges
+FLAT = 2e-3  # of a score, what another ridge has to gain for the one beyond it to be tried
 MOST_STEPS = 5  # ridges that are tried
 SQUARES = ("r2", "rmse", "squared_error")  # scores that one error orders alike
 
@@ -50,6 +51,8 @@ Grams = Sequence[tuple[Tensor, ...]]  # of each fold: K of the fitted rows, and 
 
 class Judge:
     """The first `rows` of a sample, in folds."""
+
+    flat = FLAT
 
     def __init__(self, sample: Sample, rows: int, few: int = 0):
         """In more folds where there are at most `few` rows: each is then nearer to all of them."""
@@ -97,30 +100,37 @@ class Judge:
         """
         out = torch.zeros_like(self.Y)
         for (K, K_held), fold in zip(grams, self.folds, strict=True):
-            w, L = self.w[fold.fitted], K.clone().T
-            L.diagonal().add_(ridge / w + 1e-10 * len(w))
-            if not factor_in_place(L):
+            w, Y = self.w[fold.fitted], self.Y[fold.fitted]
+            alpha = solve_ridge(K, ridge / w + 1e-10 * len(w), Y)
+            if alpha is None:
                 return None
-            out[fold.held] = K_held @ torch.cholesky_solve(self.Y[fold.fitted], L)
+            out[fold.held] = K_held @ alpha
         return out
 
-    def verdict(self, grams: Grams, ridge: float | None, start: float) -> Verdict:
-        """With the ridge that is given, or the best one near `start`."""
+    def verdict(
+        self, grams: Grams, ridge: float | None, start: float, hopeless: float = math.inf
+    ) -> Verdict:
+        """With the ridge that is given, or the best one near `start`; with `start` itself where its
+        score is `hopeless`.
+        """
         if ridge is not None:
             return self._try(grams, ridge)
-        return min(self._near(grams, start), key=lambda verdict: verdict.score)
+        return min(self._near(grams, start, hopeless), key=lambda verdict: verdict.score)
 
-    def _near(self, grams: Grams, start: float) -> list[Verdict]:
-        """Of ridges around the best one near `start`, the least first."""
+    def _near(self, grams: Grams, start: float, hopeless: float = math.inf) -> list[Verdict]:
+        """Of ridges around the best one near `start`, the least first: upwards as long as that is
+        better by more than `flat`, and downwards where it is not better at once.
+        """
         found = {0: self._try(grams, start)}
-        while len(found) < MOST_STEPS:  # downhill, one step beyond the lowest
-            best = min(found, key=lambda k: found[k].score)
-            ahead = [
-                k for k in (best + 1, best - 1) if k not in found and is_ridge(start * STEP**k)
-            ]
-            if not ahead:
+        for step in (1, -1) if found[0].score <= hopeless else ():
+            k = step
+            while is_ridge(start * STEP**k) and len(found) < MOST_STEPS:
+                found[k] = self._try(grams, start * STEP**k)
+                if not found[k].score < (1 - self.flat) * found[k - step].score:
+                    break
+                k += step
+            if found.get(step, found[0]).score < found[0].score:
                 break
-            found[ahead[0]] = self._try(grams, start * STEP ** ahead[0])
         return [found[k] for k in sorted(found)]
 
     def _try(self, grams: Grams, ridge: float) -> Verdict:

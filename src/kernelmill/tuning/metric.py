@@ -14,7 +14,7 @@ from ..gradients import OUTPUTS, agop
 from ..kernels import Features, Kernel, Radial, Scale, Sum
 from ..kernels.features import Feature
 from ..model import KernelModel
-from ..projection import NotPositiveDefinite, factor_in_place
+from ..projection import NotPositiveDefinite, solve_ridge
 
 ON_GPU, ON_CPU, LEAST_ROWS = 20_000, 2000, 200  # rows that gradients are taken on
 WORK = 5 * 10**9  # multiplications that gradients may take on a CPU: about .3 s of two cores
@@ -60,11 +60,9 @@ class Gradients:
 
     @classmethod
     def of(cls, kernel: Radial, X: Tensor, Y: Tensor, ridge: Tensor) -> Gradients:
-        L = kernel(X).T
-        L.diagonal().add_(ridge + 1e-10 * len(X))
-        if not factor_in_place(L):
+        alpha = solve_ridge(kernel(X), ridge + 1e-10 * len(X), Y)
+        if alpha is None:
             raise NotPositiveDefinite(f"K of {len(X)} rows cannot be factored.")
-        alpha = torch.cholesky_solve(Y, L)
         (found,) = cls.of_model(KernelModel(kernel, X, alpha, alpha.new_zeros(alpha.shape[1])))
         return found
 

@@ -9,6 +9,7 @@ judged.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,8 @@ class Around(NamedTuple):
 
 class Nearby(Judge):
     """Random rows of a source, each judged by the rows nearest to it among p others."""
+
+    flat = 0.0  # of many nearly equal ridges the largest is wanted
 
     def __init__(
         self, sample: Sample, source: Source, p: int, budget: int, generator: torch.Generator
@@ -100,14 +103,16 @@ class Nearby(Judge):
             out.append((k[:, None] @ torch.cholesky_solve(Y, L))[:, 0])
         return torch.cat(out)
 
-    def verdict(self, grams: Grams, ridge: float | None, start: float) -> Verdict:
+    def verdict(
+        self, grams: Grams, ridge: float | None, start: float, hopeless: float = math.inf
+    ) -> Verdict:
         """With the ridge that is given; or with `start`, unless another near it is better by more
         than chance: the largest that is nearly as good as the best, since a few hundred rows want
         a smaller one than all of them do.
         """
         if ridge is not None:
             return self._try(grams, ridge)
-        found = self._near(grams, start)
+        found = self._near(grams, start, hopeless)
         first = next(each for each in found if each.ridge == start)
         least = min(each.score for each in found)
         other = next(each for each in reversed(found) if each.score <= NEARLY * least)

@@ -35,6 +35,7 @@ FEWER = {
 }
 ALIKE = ("matern",)  # kernels that are also tried with one bandwidth for all columns
 ONE = "one bandwidth"
+AS_IS, AS_SAID = "columns as they are", "columns as said"
 MOST_FEATURES = 1024  # that an encoding may make
 FINALISTS = 3  # recipes that are compared on all rows of the sample
 FACTORS = (0.6, 1.6)  # of bandwidths, at the density of all rows of the sample
@@ -43,6 +44,7 @@ METRIC = ", gradient metric"
 ROUNDS = 4  # of metrics, each of the model in the one before
 ROUND_WORTH = 0.99  # of the score before that a round must reach for another to be tried
 HOPE = 1.01  # of a recipe's score, what its metric may have for another factor to be tried
+HOPELESS = 1.15  # of the score to be beaten: what is above that is tried with one ridge only
 BEHIND = 1.03  # of the best score, what a recipe may have for another round
 ENOUGH_ROWS = 200  # of a sample from which more than bandwidths is learned
 POOL = 5  # recipes from which they are taken
@@ -188,13 +190,12 @@ def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
     encoding start from; over columns as they are, each finds its own.
     """
     sample, ridge, effort = contest.sample, contest.ridge, contest.effort
-    shared = contest.columns.to(sample.X.device)
-    plain, own = replace(sample, columns=shared), None
+    plain, own, seen = replace(sample, columns=contest.columns.to(sample.X.device)), None, AS_IS
     if contest.seen_as:
-        plain, own = _encoded(contest, "standard")
+        (plain, own), seen = _encoded(contest, "standard"), AS_SAID
     for name in CANDIDATES:
         for i, each in enumerate(descend(name, ridge, plain, effort.first, own)):
-            yield f"{name}, columns as they are" + ", each by its spread" * i, each
+            yield f"{name}, {seen}" + ", each by its spread" * i, each
     assert plain.columns is not None
     alike = replace(plain, columns=torch.zeros_like(plain.columns))
     for name in ALIKE:
@@ -204,7 +205,8 @@ def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
     encoded = ENCODED if effort.thorough else FEWER
     for encoding, (leading, *others) in encoded.items() if learns else ():
         inside, made = _encoded(contest, encoding)
-        if len(made) > MOST_FEATURES or bool((made.form == 0).all()):
+        changes_nothing = bool((made.form == 0).all()) if own is None else made.same_as(own)
+        if len(made) > MOST_FEATURES or changes_nothing:
             continue
         (first,) = descend(leading, ridge, inside, effort.first, made)
         yield f"{leading}, {encoding}", first
@@ -239,10 +241,16 @@ def _worth(judge: Judge) -> float:
 
 
 def _alike(
-    label: str, kernel: Kernel, judge: Judge, ridge: float | None, start: float, worth: float
+    label: str,
+    kernel: Kernel,
+    judge: Judge,
+    ridge: float | None,
+    start: float,
+    worth: float,
+    hopeless: float = math.inf,
 ) -> Recipe:
     """A kernel that is the same in all folds."""
-    verdict = judge.verdict(judge.grams(kernel), ridge, start)
+    verdict = judge.verdict(judge.grams(kernel), ridge, start, hopeless)
     kind = label.split(" × ")[0]
     return Recipe(label, kind, kernel, verdict, partial(_grams_of, kernel), worth)
 
@@ -256,7 +264,8 @@ def _at_this_density(recipe: Recipe, judge: Judge, ridge: float | None) -> Itera
         for factor in _factors(kernel)[1:]:
             label = f"{recipe.label} × {factor:g}"
             changed = scale_bandwidth(kernel, factor)
-            yield _alike(label, changed, judge, ridge, recipe.verdict.ridge, recipe.worth)
+            start, hopeless = recipe.verdict.ridge, HOPELESS * recipe.loss
+            yield _alike(label, changed, judge, ridge, start, recipe.worth, hopeless)
 
 
 def _learn_metrics(
@@ -297,7 +306,7 @@ def _with_metric(recipe: Recipe, judge: Judge, ridge: float | None) -> Iterator[
 
     def judged(power: float, factor: float) -> Recipe:
         *folds, whole = [scale_bandwidth(gradients.metric(power), factor) for gradients in learned]
-        verdict = judge.verdict(judge.grams_of_each(folds), ridge, start)
+        verdict = judge.verdict(judge.grams_of_each(folds), ridge, start, HOPELESS * recipe.loss)
         label = f"{recipe.label}{METRIC} {power:g}" + f" × {factor:g}" * (factor != 1)
         grams = partial(_grams_of_each, folds)
         return Recipe(label, recipe.kind, whole, verdict, grams, worth, folds)
@@ -332,7 +341,8 @@ def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -
     best = recipes[0]
     members, pool = [best], _diverse(recipes)[1:]
     while pool and len(members) < most:
-        tried = [_sum([*members, other], judge, ridge) for other in pool]
+        hopeless = HOPELESS * best.loss
+        tried = [_sum([*members, other], judge, ridge, hopeless) for other in pool]
         found = min(tried, key=lambda recipe: recipe.rank)
         if found.rank >= best.rank:
             return
@@ -341,7 +351,7 @@ def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -
         members.append(pool.pop(tried.index(found)))
 
 
-def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
+def _sum(parts: list[Recipe], judge: Judge, ridge: float | None, hopeless: float) -> Recipe:
     def grams(judge: Judge) -> Grams:
         each = [part.grams(judge) for part in parts]
         return [
@@ -355,7 +365,7 @@ def _sum(parts: list[Recipe], judge: Judge, ridge: float | None) -> Recipe:
             total = total + other
         return total / (1 + len(others))
 
-    verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge)
+    verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge, hopeless)
     kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
     worth = min(part.worth for part in parts)
     label = " + ".join(part.label for part in parts)
