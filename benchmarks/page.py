@@ -437,6 +437,20 @@ def runs() -> str:
     return table(["result", "date", "commit", "machine", "command"], lines)
 
 
+def first() -> str:
+    """Seconds of a fit without an argument on a CPU."""
+    found = sorted(rows_of("first"), key=lambda row: (row["table"], row["busy"], row["rows"]))
+    columns = {
+        "table": "{table}",
+        "rows": "{rows:,}",
+        "the cores are": "{cores}",
+        "seconds": "{seconds:.1f}",
+        "solver": "{solver}",
+    }
+    rows = [{**row, "cores": "wanted by another" if row["busy"] else "idle"} for row in found]
+    return listed(rows, columns)
+
+
 def by_hand() -> str:
     return BY_HAND.read_text().strip()
 
@@ -447,6 +461,7 @@ PARTS: list[Callable[[], str]] = [
     tuned,
     curves,
     cuts,
+    first,
     fashion,
     fashion_auto,
     covertype,

@@ -78,6 +78,12 @@ BENCHMARKS = {
     "fashion": Benchmark(
         "Fashion-MNIST", "fashion:cases", ("solver", "epochs", "seed"), needs_data=True
     ),
+    "first": Benchmark(
+        "a fit without an argument on a CPU",
+        "first:cases",
+        ("table", "rows", "busy"),
+        needs_data=True,
+    ),
     "grid": Benchmark(
         "kernels, bandwidths, sizes and precisions",
         "grid:cases",

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from kernelmill import KernelClassifier
-from kernelmill.kernels import Laplacian
+from kernelmill.kernels import Gaussian, Laplacian, Matern
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
+from kernelmill.tuning.loo import Profile, loo_error, loo_residuals
 from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import _Found, _mean, _parts, average, descend
 
@@ -105,3 +106,28 @@ def test_copies_are_found_to_the_bit_among_round_numbers_too():
             _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
             assert torch.equal(copies, (count[place] > 1)[:250])
         assert found[2, 7] and found[3, 5] and found[3, 9]
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(1.0), Gaussian(1.0), Matern(1.0)])
+@pytest.mark.parametrize("ridge", [1e-5, 1e-1])
+def test_leave_one_out_errors_of_batches_have_the_slopes_of_autograd(kernel, ridge):
+    """A small ridge is taken in float64, a large one in float32."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(3, 40, 4, generator=g, dtype=torch.float64)
+    Y, w = torch.randn(3, 40, 2, generator=g).double(), torch.rand(3, 40, generator=g).double()
+    counted = w * (torch.arange(40) < 25)
+    found = []
+    for fast in (True, False):
+        at = x.clone().requires_grad_()
+        lam = torch.tensor(ridge, dtype=torch.float64, requires_grad=True)
+        if fast:
+            total = loo_error(at, Y, lam / w, counted, kernel)
+        else:
+            sq_dist = (at[:, :, None] - at[:, None]).square().sum(-1)
+            r = loo_residuals(Profile.apply(sq_dist, kernel), Y, lam / w)
+            total = (counted[..., None] * r * r).sum()
+        total.backward()
+        found.append((total.detach(), at.grad, lam.grad))
+    for fast, slow in zip(*found, strict=True):
+        assert fast.dtype == torch.float64
+        torch.testing.assert_close(fast, slow, rtol=1e-3 if ridge > 1e-3 else 1e-7, atol=1e-6)

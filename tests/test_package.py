@@ -175,7 +175,7 @@ def test_importing_is_quiet_and_sets_nothing_global():
 
 @pytest.mark.parametrize(
     ("before", "set_by_user", "spins"),
-    [("", {}, "10000"), ("", {"OMP_WAIT_POLICY": "active"}, None), ("import torch\n", {}, None)],
+    [("", {}, "1000"), ("", {"OMP_WAIT_POLICY": "active"}, None), ("import torch\n", {}, None)],
 )
 def test_waiting_threads_soon_sleep_unless_somebody_said_otherwise(before, set_by_user, spins):
     code = before + "import os, kernelmill; print(os.environ.get('GOMP_SPINCOUNT'))"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Threads that wait for work spin, by default for milliseconds: where another process wants the
 # cores, a fit then takes twenty times as long. Read when torch is loaded.
 if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # Where each public name lives. They are imported when they are first used: torch takes seconds,
 # and `kernelmill --help` needs none of it.

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..data import Source
 from ..kernels import Radial
 from .descent import RIDGES, Reach, minimise, value_of
-from .loo import Profile, loo_residuals
+from .loo import loo_error
 from .search import SPREAD
 
 log = logging.getLogger("kernelmill")
@@ -171,15 +171,11 @@ class _Neighbourhoods:
     def error(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
         """The logarithm of the mean squared leave-one-out error, at bandwidths times exp(theta)."""
         x = self.P / (self.bandwidth * torch.exp(theta[self.groups]))
-        squares = (x * x).sum(-1)
-        off_diagonal = 1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        sq_dist = (squares[:, :, None] + squares[:, None, :] - 2 * x @ x.transpose(1, 2)).clamp(
-            min=0
-        ) * off_diagonal
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        residual = loo_residuals(Profile.apply(sq_dist, self.kernel), self.Y, lam / self.w)
-        w = self.w[:, : self.inner] * self.scored
-        return torch.log((w[:, :, None] * residual[:, : self.inner] ** 2).sum() / w.sum() + 1e-300)
+        counted = torch.zeros_like(self.w)
+        counted[:, : self.inner] = self.w[:, : self.inner] * self.scored
+        total = loo_error(x, self.Y, lam / self.w, counted, self.kernel)
+        return torch.log(total / counted.sum() + 1e-300)
 
     def objective(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
         """With a penalty, because few rows must not invent irrelevant features."""

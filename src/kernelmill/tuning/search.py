@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..kernels import Features, Kernel, Radial, Sum, resolve
-from ..projection import NotPositiveDefinite, factor
+from ..projection import NotPositiveDefinite, factor, solve_ridge
 from .descent import FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
-from .loo import LeaveOneOut, LeaveOneOutOfRows, loo_residuals
+from .loo import LeaveOneOut, loo_error, loo_residuals
 from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
 
 log = logging.getLogger("kernelmill")
@@ -31,10 +31,6 @@ SPREAD, OF_CLASSES = 1.5, 0.5
 
 # Of the logarithm of the error: a descent ends where less is gained, but the last ones do not.
 ENOUGH = 2e-3
-
-# A ridge from which float32 tells leave-one-out errors to 1e-4, and their slopes to 1e-3, in half
-# of the time on a CPU.
-SINGLE = 1e-2
 
 MAX_CENTERS = 2000
 
@@ -293,11 +289,9 @@ def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
         found = scaled(log_factor)
         K, K_V, least = found(X), found(V, X), math.inf
         for lam in (1e-3, 1e-1) if choice.ridge < 1e-2 else (1e-2, 1.0):
-            L, info = torch.linalg.cholesky_ex(K + torch.diag(lam / w))
-            if not info.item():
-                least = min(
-                    least, (w_V * (K_V @ torch.cholesky_solve(Y, L) - Y_V) ** 2).sum().item()
-                )
+            alpha = solve_ridge(K, lam / w, Y)
+            if alpha is not None:
+                least = min(least, (w_V * (K_V @ alpha - Y_V) ** 2).sum().item())
         return least
 
     first = kernel.parts[0] if isinstance(kernel, Sum) else kernel
@@ -367,7 +361,7 @@ def _descend(
     count = int(column.max()) + 1
     if count > MANY_FEATURES:
         column, count = torch.zeros_like(column), 1
-    K, reach = torch.empty(0), Reach(1.0, X.new_ones(1))
+    K, reach, live = torch.empty(0), Reach(1.0, X.new_ones(1)), column >= 0
     if per_feature is not None:
         base = X / per_feature
         base = base - base.mean(0)
@@ -376,25 +370,24 @@ def _descend(
         theta = (
             start.theta.clone() if start and start.theta is not None else median
         ).requires_grad_()
-        # A bandwidth that nothing depends on must not move the others.
+        # What never differs must not move the others, not even by rounding.
+        live = (base != base[0]).any(0)
         if count > 1:
-            varying = torch.unique(column[(base != base[0]).any(0)])
+            varying = torch.unique(column[live])
         parameters.append(theta)
     else:
         K = kernel(X)
     clamp = lambda t: t.clamp(math.log(RIDGES[0]), math.log(RIDGES[1]))  # noqa: E731
     spread = SPREAD if sample.frequencies is None else OF_CLASSES
-    on_cpu = X.device.type == "cpu"
 
     def error() -> Tensor:
         lam = clamp(log_ridge).exp() if given is None else X.new_tensor(float(given))
         if base is None or theta is None:
             total = LeaveOneOut.apply(K, Y, lam / w, w)
             return torch.log(total / w.sum() + 1e-300)
-        x = base * torch.exp(-reach.bounded(theta[column]))
-        kind = torch.float32 if on_cpu and lam.item() >= SINGLE else torch.float64
-        parts = (part.to(kind) for part in (x, Y, lam / w, w))
-        total = LeaveOneOutOfRows.apply(*parts, kernel).double()
+        assert isinstance(kernel, Radial)
+        x = (base * torch.exp(-reach.bounded(theta[column])))[:, live]
+        total = loo_error(x, Y, lam / w, w, kernel)
         moved = theta[varying]
         penalty = ((moved - moved.mean()) ** 2).sum() / (spread**2 * len(X))
         return torch.log(total / w.sum() + 1e-300) + penalty
