@@ -37,7 +37,7 @@ class Effort:
 
     @classmethod
     def on(cls, device: torch.device, budget: int) -> Effort:
-        """3 to 20 s on an H200, 6 to 20 s on two cores; less where there is little memory."""
+        """3 to 20 s on an H200, 2 to 10 s on two cores; less where there is little memory."""
         most = int((budget / MATRICES) ** 0.5)
         if device.type == "cuda":
             each = min(30_000, most)
