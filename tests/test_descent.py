@@ -10,7 +10,7 @@ from kernelmill import KernelClassifier
 from kernelmill.kernels import Gaussian, Laplacian, Matern
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
-from kernelmill.tuning.loo import Profile, loo_error, loo_residuals
+from kernelmill.tuning.loo import LeaveOneOutOfRows, Profile, loo_error, loo_residuals
 from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import _Found, _mean, _parts, average, descend
 
@@ -106,6 +106,20 @@ def test_copies_are_found_to_the_bit_among_round_numbers_too():
             _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
             assert torch.equal(copies, (count[place] > 1)[:250])
         assert found[2, 7] and found[3, 5] and found[3, 9]
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(1.0), Gaussian(1.0), Matern(1.0)])
+def test_copies_are_no_matter_of_precision(kernel):
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(100, 20, generator=g, dtype=torch.float64).repeat(2, 1)
+    Y, w = x[:, :1].clone(), torch.ones(200).double()
+    found = []
+    for error in (LeaveOneOutOfRows.apply, loo_error):
+        at = (x / 3).requires_grad_()
+        total = error(at, Y, 1e-3 * w, w, kernel)
+        total.backward()
+        found.append((total.detach(), at.grad))
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("kernel", [Laplacian(1.0), Gaussian(1.0), Matern(1.0)])

@@ -2,11 +2,15 @@
 and one-row shapes included.
 """
 
+from contextlib import ExitStack
+
 import pytest
 import torch
+from threadpoolctl import ThreadpoolController
 
 from kernelmill.kernels import Custom, Laplacian
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
+from kernelmill.ops.modes import calm_numpy
 from kernelmill.ops.product import round_to_tf32
 from test_kernels import EVERY
 
@@ -137,3 +141,18 @@ def test_frame_is_the_mean_and_the_spread_and_leaves_the_centers_alone():
     frame(own, single)
     assert torch.equal(single, Z.float())
     assert spread == pytest.approx(((Z - Z.mean(0)) / 2).square().mean().sqrt().item(), rel=1e-6)
+
+
+def test_numpy_has_its_threads_again_after_the_last_of_several_fits():
+    def threads():
+        own = [lib for lib in ThreadpoolController().lib_controllers if "py.libs" in lib.filepath]
+        return {lib.get_num_threads() for lib in own}
+
+    before = threads()
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(calm_numpy)
+    second.enter_context(calm_numpy)
+    first.close()
+    assert threads() <= {1}
+    second.close()
+    assert threads() == before

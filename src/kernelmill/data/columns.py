@@ -64,7 +64,7 @@ class Columns(Settings):
                 f" one of {', '.join(WAYS)}, or a list of values in order."
             )
         for name, way in (self.how or {}).items():
-            if way in OF_NUMBERS and name in (self.categorical or []):
+            if isinstance(way, str) and way in OF_NUMBERS and name in (self.categorical or []):
                 raise InputError(
                     f"columns: categorical names {name!r}, and how of it is {way!r}, which is for"
                     " numbers; leave one of them out."

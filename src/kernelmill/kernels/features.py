@@ -201,7 +201,7 @@ def _encode(j: int, x: Tensor, w: Tensor, encoding: str) -> list[Feature]:
     spread = (w * (x - mean) ** 2).sum().sqrt().item()
     values = _apart(torch.unique(x))
     if len(values) <= 2 or encoding == "standard":  # of one value, the spread is rounding
-        return [Feature(j, mean, spread if len(values) > 1 else 1.0, 0)]
+        return [Feature(j, mean, (spread or 1.0) if len(values) > 1 else 1.0, 0)]
     if encoding == "codes":
         own = [Feature(j, mean, spread, 0)]
         if len(values) > CODES:
