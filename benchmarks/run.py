@@ -57,6 +57,9 @@ BENCHMARKS = {
     "block": Benchmark(
         "a kernel block on a GPU", "block:cases", ("d", "c", "precision"), needs_gpu=True
     ),
+    "billion": Benchmark(
+        "rows on disk, up to a billion", "billion:cases", ("rows",), needs_gpu=True
+    ),
     "choosing": Benchmark(
         "score against centers, kernel, epochs",
         "choosing:cases",
@@ -111,6 +114,12 @@ BENCHMARKS = {
     "ranks_time": Benchmark("one process against one for each core", "ranks:times", ("cores",)),
     "scaling": Benchmark(
         "time and memory against centers and rows", "scaling:cases", ("n", "p"), needs_gpu=True
+    ),
+    "speed": Benchmark(
+        "exact solutions, first fits and predictions on a GPU",
+        "speed:cases",
+        ("task",),
+        needs_gpu=True,
     ),
     "tables": Benchmark(
         "23 tables beside boosted trees",

@@ -22,8 +22,8 @@ from kernelmill.kernels import (
     RationalQuadratic,
     ReluNTK,
 )
-from kernelmill.ops import triton_kernels
-from kernelmill.ops.fused import Form, _padded
+from kernelmill.ops import fused64, triton_kernels
+from kernelmill.ops.fused import PROFILES, Form, _padded
 
 EVERY = [
     Laplacian(),
@@ -104,7 +104,26 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
     )
 
 
+def in_float64() -> None:
+    sizes = dict.fromkeys(["M", "N", "D", "c", "row_tiles", "per_program"], "i32")
+    for kernel in EVERY:
+        if fused64.form_of(kernel) is None:
+            continue
+        profile, _, order = PROFILES[type(kernel)](kernel)
+        names = ["a_ptr", "b_ptr", "sq_a_ptr", "sq_b_ptr", "w_ptr", "numbers_ptr", "out_ptr"]
+        constants = dict(PROFILE=profile, ORDER=order, BM=64, BN=64, BK=16, C=16)
+        types = {**dict.fromkeys(names, "*fp64"), **sizes}
+        build(triton_kernels.block_product64, types, constants, num_warps=4)
+    del sizes["D"]
+    types = {"k_ptr": "*fp32", "stride": "i64", "w_ptr": "*fp64", "out_ptr": "*fp64", **sizes}
+    for transposed in (False, True):
+        for C in (1, 16):
+            constants = dict(TRANSPOSED=transposed, BM=64, BN=64, C=C)
+            build(triton_kernels.held_product, types, constants, num_warps=4)
+
+
 def main() -> None:
+    in_float64()
     for kernel in EVERY:
         block_product(kernel, "float16", 1280, 10, "split", True)
     for precision in TYPES:

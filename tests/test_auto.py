@@ -360,8 +360,8 @@ def test_bandwidths_are_rescaled_where_rows_are_enough():
     sample = Sample(X, Y, torch.ones(6500, dtype=torch.float64), 1.0)
     wide = search.Choice(kernels.Gaussian(1.2), 1e-3, 0.0)
     few = Sample(X[:3000], Y[:3000], sample.w[:3000], 1.0)
-    assert search.rescale(wide, None, few) is wide
-    assert search.rescale(wide, None, sample).kernel.bandwidth < 0.9
+    assert search.rescale(wide, few) is wide.kernel
+    assert search.rescale(wide, sample).bandwidth < 0.9
 
 
 def neighbours(y, X=None):

@@ -98,13 +98,13 @@ def test_copies_are_found_to_the_bit_among_round_numbers_too():
     g = torch.Generator().manual_seed(0)
     for high in (2, 8, 100):
         P = torch.randint(0, high, (6, 300, 12), generator=g).double()
-        P[2, 7] = P[2, 200]
-        P[3, 5] = -0.0
-        P[3, 9] = 0.0
+        P[2, 57] = P[2, 200]
+        P[3, 55] = -0.0
+        P[3, 59] = 0.0
         found = _copies(P, 250)
         for part, copies in zip(P, found, strict=True):
             _, place, count = torch.unique(part, dim=0, return_inverse=True, return_counts=True)
-            assert torch.equal(copies, (count[place] > 1)[:250])
+            assert torch.equal(copies, (count[place] > 1)[-250:])
         assert found[2, 7] and found[3, 5] and found[3, 9]
 
 
@@ -124,12 +124,13 @@ def test_copies_are_no_matter_of_precision(kernel):
 
 @pytest.mark.parametrize("kernel", [Laplacian(1.0), Gaussian(1.0), Matern(1.0)])
 @pytest.mark.parametrize("ridge", [1e-5, 1.0])
-def test_leave_one_out_errors_of_batches_have_the_slopes_of_autograd(kernel, ridge):
-    """A small ridge is taken in float64, a large one in float32."""
+@pytest.mark.parametrize("last", [40, 15, 1])
+def test_leave_one_out_errors_of_batches_have_the_slopes_of_autograd(kernel, ridge, last):
+    """A small ridge is taken in float64, a large one in float32; only the last rows count."""
     g = torch.Generator().manual_seed(1)
     x = torch.randn(3, 40, 4, generator=g, dtype=torch.float64)
     Y, w = torch.randn(3, 40, 2, generator=g).double(), torch.rand(3, 40, generator=g).double()
-    counted = w * (torch.arange(40) < 25)
+    counted = (w * (torch.arange(40) % 3 > 0))[:, -last:]
     found = []
     for fast in (True, False):
         at = x.clone().requires_grad_()
@@ -138,7 +139,7 @@ def test_leave_one_out_errors_of_batches_have_the_slopes_of_autograd(kernel, rid
             total = loo_error(at, Y, lam / w, counted, kernel)
         else:
             sq_dist = (at[:, :, None] - at[:, None]).square().sum(-1)
-            r = loo_residuals(Profile.apply(sq_dist, kernel), Y, lam / w)
+            r = loo_residuals(Profile.apply(sq_dist, kernel), Y, lam / w)[:, -last:]
             total = (counted[..., None] * r * r).sum()
         total.backward()
         found.append((total.detach(), at.grad, lam.grad))

@@ -13,11 +13,12 @@ import torch
 from conftest import make_problem
 from kernelmill.distributed.threads import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
-from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, bind, frame
+from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, Rounded, bind, frame
 from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4
 from test_kernels import EVERY
 
 fused = pytest.importorskip("kernelmill.ops.fused", reason="Triton is not installed")
+fused64 = pytest.importorskip("kernelmill.ops.fused64")
 
 # Numpy's, of log2(0) and inf − inf in the interpreter.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -317,3 +318,39 @@ def test_the_kernels_compile_for_a_gpu():
         [sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment
     )
     assert done.stdout.strip() == "compiled", done.stderr[-2000:]
+
+
+# ---- float64
+
+
+WIDE = [kernel for kernel in BUILT_IN if fused64.form_of(kernel)]
+
+
+@pytest.mark.parametrize("c", [1, 3, 16])
+@pytest.mark.parametrize("kernel", WIDE, ids=repr)
+def test_products_in_float64_have_all_its_digits(kernel, c):
+    X, Z = rows(70, 21, 1).double(), rows(150, 21, 2).double()
+    fast, plain = products(kernel, Z, "float64")
+    A, B = fast.points(X), fast.points(Z)
+    truth = plain.dense(plain.points(X), plain.points(Z))
+    w, g = rows(150, c, 3).double(), rows(70, c, 4).double()
+    assert error(fast.matmul(A, B, w), truth @ w) < 1e-13
+    assert error(fast.rmatmul(A, B, g), truth.T @ g) < 1e-13
+    # What only plain torch does sees the same points.
+    assert error(fast.dense(A, B), truth) < 1e-13
+    many = rows(150, 40, 5).double()
+    assert error(fast.matmul(A, B, many), truth @ many) < 1e-13
+
+
+@pytest.mark.parametrize(("r", "t"), [(1, 1), (129, 257), (64, 64), (70, 3), (0, 5), (5, 0)])
+@pytest.mark.parametrize("c", [1, 3, 20])
+def test_a_float32_matrix_is_multiplied_with_sums_in_float64(r, t, c):
+    K = rows(r, t + 5, 1)[:, :t]
+    w, g = rows(t, c, 2).double(), rows(r, c, 3).double()
+    held = fused64.held_times
+    torch.testing.assert_close(held(K, w), K.double() @ w, rtol=1e-13, atol=1e-12)
+    torch.testing.assert_close(held(K, g, True), K.double().T @ g, rtol=1e-13, atol=1e-12)
+    both = Rounded(K)
+    torch.testing.assert_close(both @ w, K.double() @ w, rtol=1e-13, atol=1e-12)
+    torch.testing.assert_close(both.T @ g, K.double().T @ g, rtol=1e-13, atol=1e-12)
+    torch.testing.assert_close(both[:, :2], K.double()[:, :2])

@@ -25,7 +25,7 @@ def a_direction(n=900, d=6, seed=0):
 
 def judge_of(n=900):
     X, Y = a_direction(n)
-    return Whole(Sample(X, Y, torch.ones(n).double(), 1.0), TILE)
+    return Whole(Sample(X, Y, torch.ones(n).double(), 1.0), TILE, 1 << 30)
 
 
 def keep(tried, label, score):
@@ -58,7 +58,7 @@ def test_rounds_go_on_as_long_as_rows_that_were_kept_out_prefer_them():
 def test_what_is_no_better_stays_and_a_ridge_that_was_given_too():
     X, _ = a_direction()
     noise = torch.randn(900, 1, generator=torch.Generator().manual_seed(3)).double()
-    judge = Whole(Sample(X, noise, torch.ones(900).double(), 1.0), TILE)
+    judge = Whole(Sample(X, noise, torch.ones(900).double(), 1.0), TILE, 1 << 30)
     start = Choice(Laplacian(4.0), 100.0, 1.0, "start")
     found = improve(start, judge, False, lambda *each: None, lambda seconds: True)
     assert found.kernel is start.kernel and found.ridge == 100.0

@@ -12,7 +12,7 @@ from .data import checksum
 from .distributed.team import Alone, Communicator, agree
 from .errors import InputError
 from .kernels import Kernel, Points
-from .ops import KernelProduct, bind, frame, in_own_modes, own_modes
+from .ops import FEW, KernelProduct, bind, frame, in_own_modes, own_modes
 from .planning.memory import GPU_TILE_BYTES, TILE_BYTES
 from .solvers import Uncertainty
 
@@ -98,7 +98,8 @@ class KernelModel(nn.Module):
                     " precision='float16' to round features."
                 )
             precision = cast if "float64" in (self.precision, cast) else self.precision
-            K = bind(self.kernel, origin, precision, device, tile, spread)
+            use = False if self.n_centers <= FEW else None
+            K = bind(self.kernel, origin, precision, device, tile, spread, use)
             self._prepared = K, K.points(self.Z)
         return self._prepared
 

@@ -18,7 +18,7 @@ def is_clean(values: np.ndarray) -> bool:
     if not values.size:
         return True
     limit = _largest(values)
-    return bool(values.max() <= limit and values.min() >= -limit)
+    return float(values.max()) <= limit and float(values.min()) >= -limit
 
 
 def check_finite(values: np.ndarray, names: list[str], where: str) -> None:

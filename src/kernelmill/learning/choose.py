@@ -106,7 +106,7 @@ def _fastest(
             sizes, solver=request.solver.name, p=p, every_row=anew and p == n
         )
     base = replace(sizes, p=count or n, every_row=anew and (count or n) == n)
-    if direct_is_instant(n, base.p, base.budget):
+    if direct_is_instant(n, base.p, base.budget, base.on_gpu):
         return solvers.Direct(), base
     rates = measure(request.kernel, base.d, base.precision, base.device)
     base = replace(base, rates=replace(rates, network=network))
@@ -329,13 +329,19 @@ def _tune(
     else:
         choice = search.tune(_as_said(kernel, task, sample), ridge, sample)
     if unset and p > search.LARGE:
+        found = choice.kernel
         if kernel is not None or sample.X.device.type == "cpu":
-            choice = search.rescale(choice, ridge, sample)
-        choice = _sharpen(choice, task, ridge, sample, generator)
+            found = search.rescale(choice, sample)
+        found = _refine_locally(found, task, generator)
+        choice = search.retune(found, choice, ridge, sample)
     if kernel is None and _seconds_of_a_try(task) <= whole.LONGEST:
         choice = _improve(choice, task, ridge, generator, trace)
     elif rivals:
-        rivals = [_sharpen(rival, task, ridge, sample, generator) for rival in rivals]
+        sharper = [_refine_locally(rival.kernel, task, generator) for rival in rivals]
+        rivals = [
+            search.retune(kernel, rival, ridge, sample)
+            for kernel, rival in zip(sharper, rivals, strict=True)
+        ]
         choice = _judge_nearby([choice, *rivals], task, ridge, sample, trace)
     judged = min(len(sample.X), effort.judged)  # fewer than that where a class is rare
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
@@ -368,22 +374,11 @@ def _improve(
     """The choice in the metric of its own model of all rows, where that is better."""
     order = torch.randperm(task.base.n, generator=generator)
     ones = torch.ones(len(order), dtype=torch.float64)
-    judge = whole.Whole(_sample_of(task, order, ones, 1.0), task.data.tile_bytes)
+    sample, data = _sample_of(task, order, ones, 1.0), task.data
+    judge = whole.Whole(sample, data.tile_bytes, data.budget)
     time_is_left = lambda seconds: seconds <= trace.left  # noqa: E731
     expected = _seconds_of_a_try(task)
     return whole.improve(choice, judge, ridge is None, trace.report, time_is_left, expected)
-
-
-def _sharpen(
-    choice: search.Choice,
-    task: Task,
-    ridge: float | None,
-    sample: Sample,
-    generator: torch.Generator,
-) -> search.Choice:
-    """The choice with bandwidths that neighbourhoods choose."""
-    sharper = _refine_locally(choice.kernel, task, generator)
-    return search.retune(sharper, choice, ridge, sample)
 
 
 def _judge_nearby(

@@ -4,31 +4,37 @@ kernel where there is a GPU.
 
 from .modes import in_own_modes, own_modes
 from .product import (
+    FEW,
     PRECISIONS,
     SMALLEST_TILE,
     Block,
     KernelProduct,
     Recomputed,
+    Rounded,
     bind,
     distortion,
     frame,
     fuses,
     on_chip,
+    padded,
     transposed_product,
 )
 
 __all__ = [
+    "FEW",
     "PRECISIONS",
     "SMALLEST_TILE",
     "Block",
     "KernelProduct",
     "bind",
     "Recomputed",
+    "Rounded",
     "distortion",
     "frame",
     "fuses",
     "in_own_modes",
     "on_chip",
     "own_modes",
+    "padded",
     "transposed_product",
 ]

@@ -174,7 +174,7 @@ class Form:
         if len(held):
             BK = min(self.tile, triton.next_power_of_2(D))
             rows = TensorDescriptor.from_tensor(held, [64, BK])
-            with _on(held):
+            with on_device(held):
                 norms[(triton.cdiv(len(held), 64),)](
                     rows, sq, len(held), D, BM=64, BK=BK, TWO=self.two
                 )
@@ -249,7 +249,7 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     back = torch.empty_like(largest)
     WIDTH = min(64, triton.next_power_of_2(C))
     grid = triton.cdiv(len(w), 4096 // WIDTH), triton.cdiv(C, WIDTH)
-    with _on(w):
+    with on_device(w):
         split_columns[grid](
             w,
             largest,
@@ -265,7 +265,7 @@ def split_weights(w: Tensor, C: int, stacked: bool = False) -> tuple[Tensor, Ten
     return parts, back
 
 
-def _on(x: Tensor) -> AbstractContextManager[object]:
+def on_device(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it the one where x is."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
@@ -324,7 +324,7 @@ def _launch(
         else Shape(64, 64, min(32, triton.next_power_of_2(D)), 4, 2)
     )
     row_tiles, col_tiles = triton.cdiv(M, shape.BM), triton.cdiv(N, shape.BN)
-    each = -(-col_tiles // splits(row_tiles, col_tiles, 2 * _multiprocessors(A.x.device)))
+    each = -(-col_tiles // splits(row_tiles, col_tiles, 2 * multiprocessors(A.x.device)))
     cut = -(-col_tiles // each)
     parts = back = out = None
     root_a, root_b = (form.roots(A), form.roots(B)) if K is None else (None, None)
@@ -346,7 +346,7 @@ def _launch(
             for part in (high, low)
         )
     profile, number, order = form.profile
-    with _on(A.x):
+    with on_device(A.x):
         block_product[(row_tiles * cut,)](
             a,
             b,
@@ -408,7 +408,7 @@ def _roomy(device: torch.device) -> bool:
 
 
 @lru_cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return (
         torch.cuda.get_device_properties(device).multi_processor_count
         if device.type == "cuda"
@@ -444,7 +444,7 @@ class Halves:
     def __init__(self, form: Form, A: Points, B: Points, room: Tensor):
         """`room`: at least len(A) · (len(B) + 7) float32 numbers."""
         self._form, self._A, self._B, self._filled = form, A, B, False
-        wide = -(-len(B) // 8) * 8  # rows of 16 bytes: what the copy engine asks for
+        wide = -(-len(B) // 8) * 8  # whole 16 bytes a row: what the copy engine asks for
         self._parts = room.view(torch.float16)[: 2 * len(A) * wide].view(2, len(A), wide)
 
     def _fill(self, w: Weights) -> Weights:

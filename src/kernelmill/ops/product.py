@@ -22,9 +22,9 @@ from ..errors import InputError
 from ..kernels import Kernel, Points, Sum
 
 try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
-    from . import fused
+    from . import fused, fused64
 except ImportError:
-    fused = None  # type: ignore[assignment]
+    fused = fused64 = None  # type: ignore[assignment]
 
 log = logging.getLogger("kernelmill")
 
@@ -37,6 +37,9 @@ TILE_ROWS = 2048
 SMALLEST_TILE = 1 << 16
 LARGEST = 1e-3 * torch.finfo(torch.float32).max ** 0.5  # of K, whose squares are summed up
 SAMPLE = 512  # rows from which it is told what a precision does to K
+# Centers up to which a model predicts by plain torch on a GPU too: a million rows take a fraction
+# of a second either way, and the fused kernels compile for seconds.
+FEW = 20_000
 
 
 def frame(
@@ -76,7 +79,7 @@ def distortion(
     Z = Z[torch.unique(torch.cat([reach.topk(min(len(Z), SAMPLE)).indices, some]))]
     X = torch.cat([Z, X.to(Z)])
     near, true = (
-        (K := bind(kernel, origin, each, device, tile_bytes, spread))
+        (K := bind(kernel, origin, each, device, tile_bytes, spread, use_fused=False))
         .dense(K.points(X), K.points(Z))
         .double()
         for each in (precision, "float64")
@@ -110,6 +113,11 @@ def fuses(kernel: Kernel) -> bool:
 def on_chip(precision: str, d: int) -> int:
     """The most outputs that the fused kernels multiply before anything leaves the chip."""
     return 16 if fused is None else fused.on_chip(precision, d)
+
+
+def padded(cols: int) -> int:
+    """Numbers in a row of a held matrix of `cols` columns: whole 16 bytes, also in float16."""
+    return -(-cols // 8) * 8
 
 
 class Matrix(Protocol):
@@ -158,13 +166,17 @@ class KernelProduct:
         # bandwidths away must fit.
         largest = 2.0**10 if kernel.translation_invariant else 2.0**100
         self._scale = power_of_two(spread, largest) if precision in ("float16", "float32") else 1.0
-        wanted = (
-            device.type == "cuda" and fused is not None and fused.works(device)
-            if use_fused is None
-            else use_fused
-        )
+        wanted = device.type == "cuda" if use_fused is None else use_fused
+        # Of at most one of the two there is a form.
         self._form = (
             fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None
+        )
+        if use_fused is None and self._form is not None and not fused.works(device):
+            self._form = None
+        self._wide_form = (
+            fused64.form_of(kernel)
+            if wanted and fused64 is not None and precision == "float64"
+            else None
         )
 
     @property
@@ -195,6 +207,8 @@ class KernelProduct:
             x = round_to_tf32(x)
         if self._form is not None:
             return self._form.points(x)
+        if self._wide_form is not None:
+            return self._wide_form.points(x)
         if self.precision in ("float16", "bfloat16"):
             half = x.bfloat16() if self.precision == "bfloat16" else x * self._scale
             if self.precision == "float16":
@@ -236,12 +250,13 @@ class KernelProduct:
         """
         return self.kernel.evaluate(self._wide(A), self._wide(B))
 
-    def room(self, rows: int, cols: int) -> Tensor | None:
-        """Memory for one `block` of up to this size, to be used again and again; None where
-        there is not enough.
+    def room(self, rows: int, cols: int, rounded: bool = False) -> Tensor | None:
+        """Memory for one `block`, or a `rounded` one, of up to this size, to be used again and
+        again; None where there is not enough.
         """
+        dtype = torch.float32 if rounded else self.dtype
         try:
-            return torch.empty(rows * (cols + 7), dtype=self.dtype, device=self.device)
+            return torch.empty(rows * padded(cols), dtype=dtype, device=self.device)
         except torch.OutOfMemoryError:
             log.warning(
                 "no room to keep a block of %d × %d kernel values: it is evaluated at each use.",
@@ -260,13 +275,32 @@ class KernelProduct:
             return fused.Halves(self._form, A, B, room)
         return self.dense(A, B, room[: len(A) * len(B)].view(len(A), len(B)))
 
+    def rounded(self, A: Points, B: Points, room: Tensor | None) -> Block:
+        """The same, held in float32 and multiplied with sums in float64."""
+        if room is None:
+            return Recomputed(self, A, B)
+        wide = padded(len(B))
+        return Rounded(self.dense(A, B, room[: len(A) * wide].view(len(A), wide)[:, : len(B)]))
+
     # ---- products
 
     def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         """K(A, B) @ v."""
         if self._form is not None and v.shape[1] <= on_chip(self.precision, B.x.shape[1]):
             return fused.product(self._form, A, B, v)
+        if self._wide_form is not None and self._is_wide(v):
+            return self._wide_form.product(A, B, v)
         return self._smaller_on_shortage(self._matmul, A, B, v)
+
+    def _is_wide(self, v: Tensor) -> bool:
+        """Whether a product with v is fused in float64: asked when there is one, since many
+        a float64 product only holds K, and needs no compiler.
+        """
+        return (
+            self._wide_form is not None
+            and v.shape[1] <= fused64.COLUMNS
+            and (not v.is_cuda or fused.works(v.device))
+        )
 
     def expression(self, X: Tensor, B: Points, v: Tensor) -> Tensor:
         """K(X, B) @ v of raw rows in one expression, K held: what torch.export and ONNX can
@@ -298,7 +332,7 @@ class KernelProduct:
 
     def rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
         """K(A, B)ᵀ @ g."""
-        if self._form is not None:
+        if self._form is not None or self._is_wide(g):
             return self.matmul(B, A, g)
         return self._smaller_on_shortage(self._rmatmul, A, B, g)
 
@@ -456,6 +490,35 @@ def transposed_product(K: Block, g: Tensor) -> Tensor:
     With few columns and the rows of a held K in a line, the BLAS is quicker at (gᵀK)ᵀ.
     """
     return (g.T @ K).T if isinstance(K, Tensor) else K.T @ g
+
+
+class Rounded:
+    """K(A, B) held in float32, multiplied with weights and sums in float64: reads like a matrix.
+
+    An exact solution loses nothing by it (docs/solvers.md), in half of the memory.
+    """
+
+    def __init__(self, K: Tensor, transposed: bool = False):
+        """`K`: float32, its rows contiguous."""
+        self._K, self._transposed = K, transposed
+
+    @property
+    def T(self) -> Rounded:
+        return Rounded(self._K, not self._transposed)
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        K = self._K
+        if K.is_cuda and fused64 is not None and fused.works(K.device):
+            return fused64.held_times(K, v, self._transposed)
+        high = max(1, CHUNK // max(1, K.shape[1]))
+        starts = range(0, max(1, len(K)), high)
+        if self._transposed:
+            parts = [K[i : i + high].double().T @ v[i : i + high] for i in starts]
+            return torch.stack(parts).sum(0)
+        return torch.cat([K[i : i + high].double() @ v for i in starts])
+
+    def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
+        return (self._K.T if self._transposed else self._K)[key].double()
 
 
 class Recomputed:

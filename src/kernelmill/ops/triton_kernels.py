@@ -1,6 +1,7 @@
-"""The Triton kernels: a kernel block and its product, norms, and the splitting of weights.
+"""The Triton kernels: a kernel block and its product, norms, and the splitting of weights; in
+float64 the product of a block, and of a matrix that is held.
 
-How they are called is in fused.py.
+How they are called is in fused.py and fused64.py.
 """
 
 from __future__ import annotations
@@ -177,7 +178,11 @@ def _consume(
     return out
 
 
-@triton.jit(do_not_specialize=["c", "row_tiles", "per_program"])
+# One build serves any number of rows and wherever a slice of them begins.
+@triton.jit(
+    do_not_specialize=["M", "N", "c", "row_tiles", "per_program"],
+    do_not_specialize_on_alignment=["sq_a_ptr", "sq_b_ptr", "norm_a_ptr", "norm_b_ptr"],
+)
 def block_product(
     a,
     b,
@@ -346,7 +351,7 @@ def block_product(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexpr):
     """‖x‖² summed in the very order in which `block_product` sums x·z: rows that coincide are at
     distance 0 exactly.
@@ -375,7 +380,7 @@ def _exponent(largest):
     )
 
 
-@triton.jit(do_not_specialize=["c"])
+@triton.jit(do_not_specialize=["N", "c"])
 def split_columns(
     w_ptr,
     largest_ptr,
@@ -410,3 +415,103 @@ def split_columns(
         tl.store(at + C, tl.zeros_like(high), mask=inside)
     if tl.program_id(0) == 0:
         tl.store(back_ptr + outputs, tl.exp2(exponent - SHIFT), mask=outputs < c)
+
+
+@triton.jit(do_not_specialize=["M", "N", "c", "row_tiles", "per_program"])
+def block_product64(
+    a_ptr,
+    b_ptr,
+    sq_a_ptr,
+    sq_b_ptr,
+    w_ptr,
+    numbers_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    c,
+    row_tiles,
+    per_program,
+    PROFILE: tl.constexpr,
+    ORDER: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    C: tl.constexpr,
+):
+    """K(A, B) @ w, tile by tile.
+
+    `numbers`: the unit and the number of the profile, which Triton would pass in float32.
+    """
+    program = tl.program_id(0)
+    i, split = program % row_tiles, program // row_tiles
+    rows = i * BM + tl.arange(0, BM)
+    features, outputs = tl.arange(0, BK), tl.arange(0, C)
+    sq_a = tl.load(sq_a_ptr + rows, mask=rows < M, other=0.0)
+    unit, number = tl.load(numbers_ptr), tl.load(numbers_ptr + 1)
+    at_a = a_ptr + rows[:, None].to(tl.int64) * D + features[None, :]
+    out = tl.zeros((BM, C), tl.float64)
+    first = split * per_program
+    for j in range(first, tl.minimum(first + per_program, tl.cdiv(N, BN))):
+        cols = j * BN + tl.arange(0, BN)
+        at_b = b_ptr + cols[None, :].to(tl.int64) * D + features[:, None]
+        dot = tl.zeros((BM, BN), tl.float64)
+        for k in range(0, D, BK):
+            x = tl.load(at_a + k, mask=rows[:, None] < M, other=0.0)
+            z = tl.load(at_b + k, mask=cols[None, :] < N, other=0.0)
+            dot = tl.dot(x, z, dot, out_dtype=tl.float64)
+        sq_b = tl.load(sq_b_ptr + cols, mask=cols < N, other=0.0)
+        K = _values(dot, sq_a, sq_b, unit, number, 0.0, PROFILE, ORDER)
+        w = tl.load(
+            w_ptr + cols[:, None].to(tl.int64) * c + outputs[None, :],
+            mask=(cols[:, None] < N) & (outputs[None, :] < c),
+            other=0.0,
+        )
+        out = tl.dot(K, w, out, out_dtype=tl.float64)
+    at = (split.to(tl.int64) * M + rows[:, None]) * c + outputs[None, :]
+    tl.store(out_ptr + at, out, mask=(rows[:, None] < M) & (outputs[None, :] < c))
+
+
+@triton.jit(do_not_specialize=["M", "N", "c", "row_tiles", "per_program"])
+def held_product(
+    k_ptr,
+    stride,
+    w_ptr,
+    out_ptr,
+    M,
+    N,
+    c,
+    row_tiles,
+    per_program,
+    TRANSPOSED: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    C: tl.constexpr,
+):
+    """K @ w of a float32 matrix (M, N), or of its transpose as it lies in memory."""
+    program = tl.program_id(0)
+    i, split = program % row_tiles, program // row_tiles
+    rows, outputs = i * BM + tl.arange(0, BM), tl.arange(0, C)
+    out = tl.zeros((BM, C), tl.float64)
+    first = split * per_program
+    for j in range(first, tl.minimum(first + per_program, tl.cdiv(N, BN))):
+        cols = j * BN + tl.arange(0, BN)
+        if TRANSPOSED:
+            at = cols[:, None].to(tl.int64) * stride + rows[None, :]
+            K = tl.load(k_ptr + at, mask=(cols[:, None] < N) & (rows[None, :] < M), other=0.0).T
+        else:
+            at = rows[:, None].to(tl.int64) * stride + cols[None, :]
+            K = tl.load(k_ptr + at, mask=(cols[None, :] < N) & (rows[:, None] < M), other=0.0)
+        K = K.to(tl.float64)
+        if C == 1:
+            w = tl.load(w_ptr + cols, mask=cols < N, other=0.0)
+            out += tl.sum(K * w[None, :], 1)[:, None]
+        else:
+            w = tl.load(
+                w_ptr + cols[:, None].to(tl.int64) * c + outputs[None, :],
+                mask=(cols[:, None] < N) & (outputs[None, :] < c),
+                other=0.0,
+            )
+            out = tl.dot(K, w, out, out_dtype=tl.float64)
+    at = (split.to(tl.int64) * M + rows[:, None]) * c + outputs[None, :]
+    tl.store(out_ptr + at, out, mask=(rows[:, None] < M) & (outputs[None, :] < c))

@@ -127,6 +127,11 @@ class Plan:
         return self.torch_dtype.itemsize
 
     @property
+    def held_bytes(self) -> int:
+        """Of a kernel value that is held for all iterations: on a GPU float32 whatever the sums."""
+        return 4 if self.on_gpu else self.itemsize
+
+    @property
     def feature_bytes(self) -> int:
         return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
 

@@ -14,15 +14,32 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..errors import InputError
+from ..errors import InputError, warn
+from ..kernels import Points
+from ..ops import KernelProduct
 from ..planning.costs import always, direct_bytes, factoring, values64
 from ..planning.machine import Rates
+from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
-from ..projection import factor, factor_made
+from ..projection import (
+    RESIDUAL,
+    STEPS,
+    NotPositiveDefinite,
+    conjugate,
+    factor,
+    factor_in_place,
+    factor_made,
+)
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
+MANY = 10_000  # rows from which half of the time of a factor is worth a second matrix
+# Over the largest sum of a row of K, the ridge from which a float32 factor has digits enough: a
+# wide Gaussian of 4,000 rows is solved in 6 steps at 3e-7, not in 20 at 3e-8.
+SMALL = 2.5e-7
+SOLVED = 1e-12  # residual over the targets at which steps end, where each of them is a moment
+MOST = 100  # steps, where each of them evaluates K
 
 
 @dataclass
@@ -58,6 +75,10 @@ class Direct(Solver[Added, DirectState | None]):
 
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.p, base.every_row)
+        if base.every_row and bytes > base.budget:
+            bytes = direct_bytes(base.p, True, single=True)
+        elif base.every_row and _holds_both(base.p, base.on_gpu, base.budget):
+            bytes = bytes * 3 // 2
         if bytes > base.budget:
             raise InputError(
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
@@ -69,7 +90,8 @@ class Direct(Solver[Added, DirectState | None]):
     def seconds(self, plan: Plan, rates: Rates) -> float:
         n, p = plan.n, plan.p
         if plan.every_row:
-            return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
+            share = 0.55 if _holds_both(n, plan.on_gpu, plan.budget) else 1.0
+            return always(plan) + values64(n * n, plan, rates) + share * factoring(n, rates)
         work = (
             2 if plan.on_gpu else 3
             # A triangular solve, at less than a product's rate, and a product.
@@ -96,28 +118,78 @@ class Direct(Solver[Added, DirectState | None]):
             return
         K, Z, rows = setup.K, setup.Z, problem.source.take(torch.arange(problem.source.n))
         alpha = kernel_ridge(
-            lambda: K.dense(Z, Z),
+            K,
+            Z,
             rows.Y.to(K.device, K.dtype),
             rows.w.to(K.device, K.dtype),
             setup.plan.ridge,
+            setup.plan.budget,
         )
         yield Report("epoch", DirectState(setup.plan, alpha, epoch=1))
 
 
-def kernel_ridge(evaluate: Callable[[], Tensor], Y: Tensor, w: Tensor, ridge: float) -> Tensor:
-    """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out. K is evaluated anew where it
-    cannot be factored without a larger jitter: its factor takes its place.
+def kernel_ridge(
+    K: KernelProduct, Z: Points, Y: Tensor, w: Tensor, ridge: float, budget: int
+) -> Tensor:
+    """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out.
+
+    By a factor in float64, which takes K's place. Where that does not fit, and on a CPU, where it
+    takes twice the time, by one in float32 and conjugate gradients with K in float64.
     """
     root = w.sqrt()[:, None]
+    right, fits = root * Y, direct_bytes(len(Z), every_row=True) <= budget
 
-    def system() -> Tensor:
-        K_XX = evaluate()
-        K_XX *= root
-        K_XX *= root.T
-        K_XX.diagonal().add_(ridge)
-        return K_XX
+    def system(dtype: torch.dtype = torch.float64) -> Tensor:
+        A = torch.empty(len(Z), len(Z), dtype=dtype, device=K.device)
+        K.dense(Z, Z, A)
+        A *= root.to(dtype)
+        A *= root.T.to(dtype)
+        A.diagonal().add_(ridge)
+        return A
 
-    return root * factor_made(system).solve(root * Y)
+    if not fits:
+        return root * _single(system(torch.float32), right, lambda v: _times(K, Z, root, ridge, v))
+    if _holds_both(len(Z), K.device.type == "cuda", budget):
+        A = system()
+        if ridge > least_ridge(A) and factor_in_place(L := A.float().T):
+            beta, left = conjugate(lambda v: A @ v, L, right, SOLVED, STEPS)
+            if left <= RESIDUAL:
+                return root * beta
+        del A
+    return root * factor_made(system).solve(right)
+
+
+def _holds_both(n: int, on_gpu: bool, budget: int) -> bool:
+    """Whether K in float64 and a factor in float32 are held: a GPU gains nothing by it."""
+    return not on_gpu and n >= MANY and 12 * n * n + 8 * TILE_BYTES <= budget
+
+
+def _times(K: KernelProduct, Z: Points, root: Tensor, ridge: float, v: Tensor) -> Tensor:
+    return root * K.matmul(Z, Z, root * v) + ridge * v
+
+
+def _single(A: Tensor, Y: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
+    """With a float32 factor alone, which takes A's place: of A with a ridge that it has digits for,
+    where its own is smaller.
+    """
+    A.diagonal().add_(least_ridge(A))
+    if not factor_in_place(L := A.T):
+        raise NotPositiveDefinite(
+            f"K of {len(A)} rows cannot be factored in float32, and float64 does not fit; use"
+            " solver='falkon' or a larger ridge."
+        )
+    found, left = conjugate(times, L, Y, RESIDUAL, MOST)
+    if not left <= 1e2 * RESIDUAL:
+        warn(
+            f"the direct solution of {len(A)} rows was left at a residual of {left:.1g}: a float32"
+            " factor has too few digits, and one in float64 does not fit; use a larger ridge."
+        )
+    return found
+
+
+def least_ridge(A: Tensor) -> float:
+    """From which a float32 factor has digits enough."""
+    return SMALL * (A @ A.new_ones(len(A), 1)).abs().max().item()
 
 
 def least_squares(source: Source, setup: Added) -> Iterator[Report]:
@@ -194,9 +266,9 @@ def by_triangle(triangle: Tensor, p: int, ridge: float) -> Tensor:
     )
 
 
-def direct_is_instant(n: int, p: int, budget: int) -> bool:
-    """Whether the exact solution takes less than a second anywhere: then nothing needs to be timed
-    or compared.
+def direct_is_instant(n: int, p: int, budget: int, on_gpu: bool = False) -> bool:
+    """Whether the exact solution takes less than a second anywhere, or on any GPU with float64:
+    then nothing needs to be timed or compared.
     """
     work = p**3 / 3 if p == n else 3.0 * n * p * p
-    return work <= 2e10 and direct_bytes(p, p == n) <= budget
+    return work <= (1e12 if on_gpu else 2e10) and direct_bytes(p, p == n) <= budget

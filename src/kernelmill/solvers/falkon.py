@@ -110,7 +110,7 @@ class Falkon(Solver[Equations, FalkonState | None]):
     def seconds(self, plan: Plan, rates: Rates) -> float | None:
         if self.loss_name != "square":
             return None
-        n, p, c, item = plan.n, plan.p, plan.c, plan.itemsize
+        n, p, c, item = plan.n, plan.p, plan.c, plan.held_bytes
         # Until they are as near as the tolerance asks: measured from n/p = 1 to 400
         # (docs/solvers.md), more where targets are smooth.
         iterations = min(plan.epochs, (4 if plan.regression else 1) * 4 * (n / p) ** 0.3)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data import Source
 from ..errors import InputError
 from ..kernels import Points
-from ..ops import Block, KernelProduct, bind, transposed_product
+from ..ops import Block, KernelProduct, bind, padded, transposed_product
 from ..planning.plan import Plan
 from .base import Problem, Setup
 from .eigenpro_sizes import keeping_pays
@@ -42,8 +42,9 @@ class Sweep:
             tuple[Tensor, Tensor]
         ] = []  # Y and w of each block, from the first round on
         self._whole = False  # all rounds after the first read what was kept
+        self._rounds = plan.held_bytes < plan.itemsize
         self._room = (
-            K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p)
+            K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p, self._rounds)
             if plan.keep_block
             else None
         )
@@ -53,14 +54,14 @@ class Sweep:
             yield from self._kept
             return
         K, keep = self._K, self._plan.keep_all and self._room is not None
-        # Rows of whole 16 bytes.
-        self._kept, targets, start, wide = ([], [], 0, -(-self._plan.p // 8) * 8)
+        self._kept, targets, start, wide = [], [], 0, padded(self._plan.p)
         for batch in self._source.sweep(self._plan.sweep_rows):
             room = self._room
             if keep and room is not None:
                 room = room[start * wide : (start + len(batch)) * wide]
                 start += len(batch)
-            K_XZ = K.block(K.points(batch.X), self._Z, room)
+            held = K.rounded if self._rounds else K.block
+            K_XZ = held(K.points(batch.X), self._Z, room)
             rows = Rows(K_XZ, batch.Y.to(K.device, K.dtype), batch.w.to(K.device, K.dtype)[:, None])
             targets.append((rows.Y, rows.w))
             if keep:
@@ -147,8 +148,10 @@ def sweep_sizes(base: Plan, *, factors: int, keep: bool | None) -> Plan:
     )
     held += factors * 8 * 1024 * p * base.on_gpu  # the inverses of their diagonal blocks
     batch = rows * (base.d * base.x_bytes + base.features * 3 * item + 3 * c * item)
-    whole_block = n * ((p + 7) * item + (base.features * base.feature_bytes if base.on_gpu else 0))
-    block = rows * p * item
+    whole_block = n * (
+        padded(p) * base.held_bytes + (base.features * base.feature_bytes if base.on_gpu else 0)
+    )
+    block = rows * padded(p) * base.held_bytes
     fits = held + batch + whole_block <= base.budget
     keep_all = bool(keep) if keep is not None else fits
     plan = replace(base, keep_all=keep_all, sweep_rows=rows)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy import optimize
 from torch import Tensor
 
 RIDGES = (1e-10, 1e3)
@@ -86,32 +88,40 @@ def minimise(
                 scan.copy_(start + math.log(factor_))
                 note(value_of(error))
         restore()
-    optimizer = torch.optim.LBFGS(
-        parameters,
-        max_iter=steps,
-        max_eval=2 * steps,
-        history_size=10,
-        line_search_fn="strong_wolfe",
-    )
-
     lows: list[float] = []  # the least error after each evaluation
+    sizes = [p.numel() for p in parameters]
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
+    def move(x: np.ndarray) -> None:
+        with torch.no_grad():
+            for p, part in zip(parameters, torch.from_numpy(x.copy()).split(sizes), strict=True):
+                p.copy_(part.view_as(p))
+
+    def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+        move(x)
         try:
             value = error()
-            value.backward()
+            slopes = torch.autograd.grad(value, parameters)
         except torch.linalg.LinAlgError:
-            return torch.tensor(1e10, dtype=torch.float64)
+            return 1e10, np.zeros_like(x)
         note(value.item())
         lows.append(least)
         if enough and len(lows) >= LEAST and not lows[-1 - PATIENCE] - least >= enough:
             raise _Enough
-        return value
+        return value.item(), _flat(slopes)
 
     with contextlib.suppress(_Enough):
-        optimizer.step(closure)
+        optimize.minimize(
+            value_and_slope,
+            _flat(parameters),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-12, "gtol": 1e-7},
+        )
     restore()
+
+
+def _flat(tensors: Sequence[Tensor]) -> np.ndarray:
+    return torch.cat([each.detach().reshape(-1) for each in tensors]).double().cpu().numpy()
 
 
 def value_of(error: Callable[[], Tensor]) -> float:

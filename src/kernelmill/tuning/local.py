@@ -30,6 +30,7 @@ log = logging.getLogger("kernelmill")
 MOST_ROWS = 1_000_000  # among which neighbours are looked for
 INNER = 0.3  # the part of a neighbourhood, nearest to its anchor, whose errors count
 STEPS = 20
+ENOUGH = 2e-3  # of the error, what two evaluations must gain for another
 GAIN = math.log(0.98)  # the least change of the error, on other rows, that is more than chance
 MIX = (30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)  # splitmix64, as signed numbers
 COPIES = 12  # of a neighbourhood's distances that a gradient holds
@@ -80,12 +81,13 @@ def refine_locally(
             _Neighbourhoods.of(best, bandwidth, groups, X, part, source, rows)
             for part in nearest.split(anchors)
         )
-        there.ignore(nearest[:anchors, : there.inner])
+        there.ignore(here.nearest[:, -here.inner :])
         if not here.scored.any() or not there.scored.any():
             break
         theta = bandwidth.new_zeros(int(groups.max()) + 1).requires_grad_()
         fitted = ridge.clone().requires_grad_()
-        minimise(partial(here.objective, theta, fitted), [theta, fitted], None, STEPS)
+        error = partial(here.objective, theta, fitted)
+        minimise(error, [theta, fitted], None, STEPS, enough=ENOUGH)
         theta = theta.detach()
         moved = Reach.of(X[:2000].double() / bandwidth).bounded(theta[groups])
         theta = theta + (moved[0] - theta[groups[0]])  # all are moved alike
@@ -118,14 +120,14 @@ def _nearest(
     X: Tensor, bandwidth: Tensor, anchors: int, size: int, generator: torch.Generator
 ) -> Tensor:
     """(anchors, size) numbers of the rows nearest to each of some random rows, the nearest
-    first.
+    last.
     """
     x = (X - X[:10_000].mean(0)) / bandwidth.to(X.dtype)
     squares = (x * x).sum(1)
     chosen = torch.randperm(len(X), generator=generator)[:anchors].to(X.device)
     return torch.cat(
         [
-            (squares - 2 * x[part] @ x.T).topk(size, largest=False).indices
+            (squares - 2 * x[part] @ x.T).topk(size, largest=False).indices.flip(1)
             for part in chosen.split(16)
         ]
     )
@@ -139,7 +141,7 @@ class _Neighbourhoods:
     P: Tensor  # (anchors, size, d) rows, float64, less their mean
     Y: Tensor
     w: Tensor
-    nearest: Tensor  # (anchors, size) numbers of the rows
+    nearest: Tensor  # (anchors, size) numbers of the rows, the nearest last
     inner: int  # so many of each are near enough to their anchor
     scored: Tensor  # (anchors, inner) those of them whose errors count
 
@@ -166,14 +168,13 @@ class _Neighbourhoods:
 
     def ignore(self, rows: Tensor) -> None:
         """Do not count the errors of these rows."""
-        self.scored &= ~torch.isin(self.nearest[:, : self.inner], rows)
+        self.scored &= ~torch.isin(self.nearest[:, -self.inner :], rows)
 
     def error(self, theta: Tensor, log_ridge: Tensor) -> Tensor:
         """The logarithm of the mean squared leave-one-out error, at bandwidths times exp(theta)."""
         x = self.P / (self.bandwidth * torch.exp(theta[self.groups]))
         lam = log_ridge.clamp(math.log(RIDGES[0]), math.log(RIDGES[1])).exp()
-        counted = torch.zeros_like(self.w)
-        counted[:, : self.inner] = self.w[:, : self.inner] * self.scored
+        counted = self.w[:, -self.inner :] * self.scored
         total = loo_error(x, self.Y, lam / self.w, counted, self.kernel)
         return torch.log(total / counted.sum() + 1e-300)
 
@@ -183,8 +184,8 @@ class _Neighbourhoods:
 
 
 def _copies(P: Tensor, inner: int) -> Tensor:
-    """(anchors, inner) which rows are in their neighbourhood more than once, to the bit: by a hash
-    of their bits.
+    """(anchors, inner) which of the last rows are in their neighbourhood more than once, to the
+    bit: by a hash of their bits.
     """
     generator = torch.Generator().manual_seed(0)
     odd = torch.randint(-(2**62), 2**62, P.shape[-1:], generator=generator) * 2 + 1
@@ -195,4 +196,4 @@ def _copies(P: Tensor, inner: int) -> Tensor:
     same = torch.zeros_like(number, dtype=torch.bool)
     same[:, 1:] = number[:, 1:] == number[:, :-1]
     same[:, :-1] |= same[:, 1:].clone()
-    return torch.zeros_like(same).scatter_(1, place, same)[:, :inner]
+    return torch.zeros_like(same).scatter_(1, place, same)[:, -inner:]

@@ -263,7 +263,7 @@ def retune(kernel: Kernel, choice: Choice, ridge: float | None, sample: Sample) 
     return choice if same else in_regime(replace(choice, kernel=kernel), ridge, sample)
 
 
-def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
+def rescale(choice: Choice, sample: Sample) -> Kernel:
     """The chosen kernel with all bandwidths times one factor, which LARGE rows choose: for runs
     with more centers than that.
 
@@ -275,7 +275,7 @@ def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     held = min(2000, len(sample.X) // 5)
     rows = LARGE
     if not isinstance(kernel, (Radial, Sum)) or len(sample.X) < rows + held:
-        return choice
+        return kernel
     X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
     V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
 
@@ -307,7 +307,7 @@ def rescale(choice: Choice, ridge: float | None, sample: Sample) -> Choice:
     places = sorted(errors)
     factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
     log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
-    return retune(scaled(factor_), choice, ridge, sample)
+    return scaled(factor_)
 
 
 def _lowest(places: list[float], errors: list[float]) -> float:

@@ -47,9 +47,9 @@ class Whole(Judge):
     learned.
     """
 
-    def __init__(self, sample: Sample, tile_bytes: int):
+    def __init__(self, sample: Sample, tile_bytes: int, budget: int):
         self.X, self.Y, self.w = sample.X, sample.Y, sample.w
-        self._sample, self._tile_bytes = sample, tile_bytes
+        self._sample, self._tile_bytes, self._budget = sample, tile_bytes, budget
         number = torch.arange(len(sample.X), device=sample.X.device)
         fitted = len(number) - min(HELD, len(number) // 5)
         self.folds = [Fold(number[:fitted], number[fitted:])]
@@ -62,7 +62,7 @@ class Whole(Judge):
         K = bind(kernel, origin, "float64", X.device, self._tile_bytes)
         Z = K.points(X[:n])
         try:
-            alpha = kernel_ridge(lambda: K.dense(Z, Z), self.Y[:n], self.w[:n], ridge)
+            alpha = kernel_ridge(K, Z, self.Y[:n], self.w[:n], ridge, self._budget)
         except NotPositiveDefinite:
             return None
         values = torch.zeros_like(self.Y)
