@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,8 +25,9 @@ from ..planning.precision import fine_precision, precision_for, precision_of
 from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
-from ..tuning.judge import EachRow
+from ..tuning.judge import EachRow, Verdict
 from ..tuning.nearby import Nearby
+from ..tuning.parallel import side_by_side
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
@@ -328,21 +330,14 @@ def _tune(
         choice, *rivals = _choose_recipe(task, ridge, sample, trace)
     else:
         choice = search.tune(_as_said(kernel, task, sample), ridge, sample)
+    improves = kernel is None and _seconds_of_a_try(task) <= whole.LONGEST
+    finalists = [choice] if improves else [choice, *rivals]
     if unset and p > search.LARGE:
-        found = choice.kernel
-        if kernel is not None or sample.X.device.type == "cpu":
-            found = search.rescale(choice, sample)
-        found = _refine_locally(found, task, generator)
-        choice = search.retune(found, choice, ridge, sample)
-    if kernel is None and _seconds_of_a_try(task) <= whole.LONGEST:
-        choice = _improve(choice, task, ridge, generator, trace)
-    elif rivals:
-        sharper = [_refine_locally(rival.kernel, task, generator) for rival in rivals]
-        rivals = [
-            search.retune(kernel, rival, ridge, sample)
-            for kernel, rival in zip(sharper, rivals, strict=True)
-        ]
-        choice = _judge_nearby([choice, *rivals], task, ridge, sample, trace)
+        finalists = _sharpen(finalists, task, ridge, sample, generator)
+    if improves:
+        choice = _improve(finalists[0], task, ridge, generator, trace)
+    else:
+        choice = _judge_nearby(finalists, task, ridge, sample, trace) if rivals else finalists[0]
     judged = min(len(sample.X), effort.judged)  # fewer than that where a class is rare
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
@@ -381,6 +376,30 @@ def _improve(
     return whole.improve(choice, judge, ridge is None, trace.report, time_is_left, expected)
 
 
+def _sharpen(
+    choices: list[search.Choice],
+    task: Task,
+    ridge: float | None,
+    sample: Sample,
+    generator: torch.Generator,
+) -> list[search.Choice]:
+    """The choices with bandwidths for so many centers, and the ridge for those: of the first all
+    are scaled alike, where its metric is not as thorough as a GPU makes it; then neighbourhoods
+    choose each.
+    """
+    kernels_ = [choice.kernel for choice in choices]
+    if task.request.kernel is not None or sample.X.device.type == "cpu":
+        kernels_[0] = search.rescale(choices[0], sample)
+    seeds = torch.randint(2**62, (len(choices),), generator=generator).tolist()
+
+    def sharpened(choice: search.Choice, kernel: Kernel, seed: int) -> search.Choice:
+        own = torch.Generator().manual_seed(seed)
+        return search.retune(_refine_locally(kernel, task, own), choice, ridge, sample)
+
+    work = [partial(sharpened, *each) for each in zip(choices, kernels_, seeds, strict=True)]
+    return list(side_by_side(work, sample.X.device))
+
+
 def _judge_nearby(
     finalists: list[search.Choice],
     task: Task,
@@ -398,12 +417,17 @@ def _judge_nearby(
     if len(judge.X) < ENOUGH_ROWS or widest > budget:
         return finalists[0]
     every_row = task.base.every_row
-    verdicts = []
-    for choice in finalists:
+
+    def verdict(choice: search.Choice) -> Verdict:
         # Of few centers the ridge is another one.
         given, near = (ridge, choice.ridge) if every_row else (None, 1e-2)
-        verdicts.append(judge.verdict(judge.grams(choice.kernel), given, near))
-        trace.report(f"{choice.label}, nearest of {task.base.p} rows", verdicts[-1].score)
+        return judge.verdict(judge.grams(choice.kernel), given, near)
+
+    verdicts = []
+    work = [partial(verdict, choice) for choice in finalists]
+    for choice, found in zip(finalists, side_by_side(work, sample.X.device), strict=True):
+        verdicts.append(found)
+        trace.report(f"{choice.label}, nearest of {task.base.p} rows", found.score)
     better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
     best = min(better, key=lambda i: verdicts[i].score, default=0)
     if not every_row or not math.isfinite(verdicts[best].score):

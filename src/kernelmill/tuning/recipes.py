@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..kernels import Features, Kernel, Laplacian, Radial, Sum, encode_columns
 from ..projection import NotPositiveDefinite
 from .judge import Grams, Judge, Verdict
 from .metric import POWERS, Gradients
+from .parallel import side_by_side
 from .sample import Effort, Sample
 from .search import CANDIDATES, Candidate, average, descend, refine, scale_bandwidth
 
@@ -119,15 +120,9 @@ def choose_recipe(
     """
     sample, ridge, ways, effort = contest.sample, contest.ridge, contest.ways, contest.effort
     judge = Judge(sample, effort.final, effort.few)
-    by_label: dict[str, Candidate] = {}
-
-    def first() -> Iterator[Recipe]:
-        for label, candidate in _descended(contest):
-            by_label[label] = candidate
-            # The ridge of its descent is near enough to tell the three best.
-            yield _judge(candidate, label, judge, candidate.found.ridge)
-
-    best = _ranked(first(), report, may_go_on)[:FINALISTS]
+    candidates: dict[str, Candidate] = {}
+    first = _first(contest, judge, candidates)
+    best = _ranked(first, report, may_go_on)[:FINALISTS]
     if not may_go_on():
         return best[:1]
     whole = Judge(sample, effort.judged, effort.few)
@@ -136,16 +131,19 @@ def choose_recipe(
     # Bandwidths of classes owe much to noise, those of numbers little.
     parted = sample.frequencies is not None and ENOUGH_ROWS <= len(sample.X) <= effort.parted
 
-    def second() -> Iterator[Recipe]:
-        for place, recipe in enumerate(best):
-            candidate = by_label[recipe.label]
-            if parted:
-                candidate = average(candidate, ridge, effort.part, PARTS, effort.steps // 2 + 1)
-            elif len(sample.X) > effort.first and place < starts:
-                candidate = refine(candidate, ridge, effort.final, effort.steps)
-            yield _judge(candidate, recipe.label, whole, ridge)
+    def again(place: int, label: str) -> Recipe:
+        candidate = candidates[label]
+        if parted:
+            candidate = average(candidate, ridge, effort.part, PARTS, effort.steps // 2 + 1)
+        elif len(sample.X) > effort.first and place < starts:
+            candidate = refine(candidate, ridge, effort.final, effort.steps)
+        return _judge(candidate, label, whole, ridge)
 
-    found = _ranked(second(), report, may_go_on)
+    work = [partial(again, place, recipe.label) for place, recipe in enumerate(best)]
+    # One descent among them is quicker with all threads.
+    several = parted or starts > 1
+    done = side_by_side(work, sample.X.device) if several else (each() for each in work)
+    found = _ranked(done, report, may_go_on)
     if len(whole.X) < ENOUGH_ROWS:
         return found[:1]
     rounds = ROUNDS if effort.thorough else 1
@@ -159,6 +157,23 @@ def choose_recipe(
         more = _ranked(stage(), report, may_go_on)
         found = sorted([*found, *more], key=lambda recipe: recipe.rank)
     return [found[0], *_rivals(found[0], found)]
+
+
+def _first(contest: Contest, judge: Judge, candidates: dict[str, Candidate]) -> Iterator[Recipe]:
+    """Every start, descended and judged; what they came to goes into `candidates`."""
+
+    def descended(start: Start) -> list[tuple[Candidate, Recipe]]:
+        # The ridge of its descent is near enough to tell the three best.
+        return [
+            (candidate, _judge(candidate, label, judge, candidate.found.ridge))
+            for label, candidate in start()
+        ]
+
+    work = [partial(descended, start) for start in _starts(contest)]
+    for found in side_by_side(work, judge.X.device):
+        for candidate, recipe in found:
+            candidates[recipe.label] = candidate
+            yield recipe
 
 
 def _rivals(best: Recipe, found: list[Recipe]) -> list[Recipe]:
@@ -183,37 +198,49 @@ def _ranked(
     return sorted(kept, key=lambda recipe: recipe.rank)
 
 
-def _descended(contest: Contest) -> Iterator[tuple[str, Candidate]]:
-    """Every kernel over columns as they are, and over their encodings.
+Start = Callable[[], Iterator[tuple[str, Candidate]]]
 
-    Of many rows, bandwidths of the first kernel are where those of the others over the same
-    encoding start from; over columns as they are, each finds its own.
+
+def _starts(contest: Contest) -> Iterator[Start]:
+    """Every kernel over columns as they are, and over their encodings: descents that do not wait
+    for each other.
     """
     sample, ridge, effort = contest.sample, contest.ridge, contest.effort
     plain, own, seen = replace(sample, columns=contest.columns.to(sample.X.device)), None, AS_IS
     if contest.seen_as:
         (plain, own), seen = _encoded(contest, "standard"), AS_SAID
-    for name in CANDIDATES:
-        for i, each in enumerate(descend(name, ridge, plain, effort.first, own)):
-            yield f"{name}, {seen}" + ", each by its spread" * i, each
     assert plain.columns is not None
     alike = replace(plain, columns=torch.zeros_like(plain.columns))
-    for name in ALIKE:
+
+    def each_by_itself(name: str) -> Iterator[tuple[str, Candidate]]:
+        for i, found in enumerate(descend(name, ridge, plain, effort.first, own)):
+            yield f"{name}, {seen}" + ", each by its spread" * i, found
+
+    def as_one(name: str) -> Iterator[tuple[str, Candidate]]:
         yield f"{name}, {ONE}", descend(name, ridge, alike, effort.first, own)[-1]
-    many = len(sample.X) > effort.first  # few rows are quick, and lead astray
-    learns = contest.ways.learned and len(sample.X) >= ENOUGH_ROWS
+
+    yield from (partial(each_by_itself, name) for name in CANDIDATES)
+    yield from (partial(as_one, name) for name in ALIKE)
     encoded = ENCODED if effort.thorough else FEWER
-    for encoding, (leading, *others) in encoded.items() if learns else ():
+    learns = contest.ways.learned and len(sample.X) >= ENOUGH_ROWS
+    for encoding, names in encoded.items() if learns else ():
         inside, made = _encoded(contest, encoding)
         changes_nothing = bool((made.form == 0).all()) if own is None else made.same_as(own)
-        if len(made) > MOST_FEATURES or changes_nothing:
-            continue
-        (first,) = descend(leading, ridge, inside, effort.first, made)
-        yield f"{leading}, {encoding}", first
-        for name in others:
-            near = first if many else None
-            (other,) = descend(name, ridge, inside, effort.first, made, near)
-            yield f"{name}, {encoding}", other
+        if len(made) <= MOST_FEATURES and not changes_nothing:
+            yield partial(_over_encoding, contest, encoding, names, inside, made)
+
+
+def _over_encoding(
+    contest: Contest, encoding: str, names: tuple[str, ...], inside: Sample, made: Features
+) -> Iterator[tuple[str, Candidate]]:
+    """Of many rows, bandwidths of the first kernel are where those of the others start from."""
+    (leading, *others), rows = names, contest.effort.first
+    (first,) = descend(leading, contest.ridge, inside, rows, made)
+    yield f"{leading}, {encoding}", first
+    near = first if len(inside.X) > rows else None  # few rows are quick, and lead astray
+    for name in others:
+        (other,) = descend(name, contest.ridge, inside, rows, made, near)
+        yield f"{name}, {encoding}", other
 
 
 def _encoded(contest: Contest, encoding: str) -> tuple[Sample, Features]:
@@ -339,37 +366,52 @@ def _sums(recipes: list[Recipe], judge: Judge, ridge: float | None, most: int) -
     again on other rows.
     """
     best = recipes[0]
-    members, pool = [best], _diverse(recipes)[1:]
+    members, pool, held = [best], _diverse(recipes)[1:], best.grams(judge)
     while pool and len(members) < most:
         hopeless = HOPELESS * best.loss
-        tried = [_sum([*members, other], judge, ridge, hopeless) for other in pool]
+        tried = [_sum(members, held, other, judge, ridge, hopeless) for other in pool]
         found = min(tried, key=lambda recipe: recipe.rank)
         if found.rank >= best.rank:
             return
         yield found
         best = found
         members.append(pool.pop(tried.index(found)))
+        if len(members) < most:
+            held = _added(held, members[-1].grams(judge))
 
 
-def _sum(parts: list[Recipe], judge: Judge, ridge: float | None, hopeless: float) -> Recipe:
+def _sum(
+    members: list[Recipe],
+    held: Grams,
+    other: Recipe,
+    judge: Judge,
+    ridge: float | None,
+    hopeless: float,
+) -> Recipe:
+    """Of members, whose kernel matrices are `held`, summed up, and another one."""
+    parts = [*members, other]
+
     def grams(judge: Judge) -> Grams:
-        each = [part.grams(judge) for part in parts]
-        return [
-            (sum_of(K for K, _ in fold), sum_of(held for _, held in fold))
-            for fold in zip(*each, strict=True)
-        ]
+        each = (part.grams(judge) for part in parts)
+        return _mean_of(reduce(_added, each), len(parts))
 
-    def sum_of(matrices: Iterable[Tensor]) -> Tensor:
-        total, *others = matrices
-        for other in others:
-            total = total + other
-        return total / (1 + len(others))
-
-    verdict = judge.verdict(grams(judge), ridge, parts[0].verdict.ridge, hopeless)
+    here = _mean_of(_added(held, other.grams(judge)), len(parts))
+    verdict = judge.verdict(here, ridge, members[0].verdict.ridge, hopeless)
     kernel = Sum([part.kernel for part in parts])  # type: ignore[misc]
     worth = min(part.worth for part in parts)
     label = " + ".join(part.label for part in parts)
     return Recipe(label, label, kernel, verdict, grams, worth)
+
+
+def _added(grams: Grams, others: Grams) -> Grams:
+    return [
+        tuple(K + more for K, more in zip(fold, other, strict=True))
+        for fold, other in zip(grams, others, strict=True)
+    ]
+
+
+def _mean_of(grams: Grams, count: int) -> Grams:
+    return [tuple(K / count for K in fold) for fold in grams]
 
 
 def _diverse(recipes: list[Recipe]) -> list[Recipe]:

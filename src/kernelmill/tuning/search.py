@@ -285,14 +285,18 @@ def rescale(choice: Choice, sample: Sample) -> Kernel:
             return Sum([scale_bandwidth(part, factor) for part in kernel.parts], kernel.weights)
         return scale_bandwidth(kernel, factor)
 
+    ridges = [1e-3, 1e-1] if choice.ridge < 1e-2 else [1e-2, 1.0]
+
     def error(log_factor: float) -> float:
         found = scaled(log_factor)
-        K, K_V, least = found(X), found(V, X), math.inf
-        for lam in (1e-3, 1e-1) if choice.ridge < 1e-2 else (1e-2, 1.0):
+        K, K_V, errors = found(X), found(V, X), {math.inf: ridges[0]}
+        for lam in ridges:
             alpha = solve_ridge(K, lam / w, Y)
             if alpha is not None:
-                least = min(least, (w_V * (K_V @ alpha - Y_V) ** 2).sum().item())
-        return least
+                errors[(w_V * (K_V @ alpha - Y_V) ** 2).sum().item()] = lam
+        # The better one at the first place serves the others.
+        ridges[:] = [errors[min(errors)]]
+        return min(errors)
 
     first = kernel.parts[0] if isinstance(kernel, Sum) else kernel
     typical = math.log(Reach.of(first.embedding(X.mean(0), torch.float64)(X)).median)
