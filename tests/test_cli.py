@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import kernelmill
@@ -403,6 +404,11 @@ def test_what_lies_beside_a_model_stays(files):
     ).stat().st_mode & 0o777 == 0o600
     typed("report", "m")
     assert (files / "m.html").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, and seconds of compiling")
+def test_there_is_nothing_to_warm_up_without_a_gpu():
+    assert "no GPU here" in typed("warmup", code=2)
 
 
 @pytest.mark.slow

@@ -23,8 +23,11 @@ import torch
 import kernelmill
 from kernelmill import Columns, DataFileError, InputError, KernelClassifier, KernelRegressor
 from kernelmill.data import ArraySource, Stream, StreamSource, learn, matrix, opened
+from kernelmill.data.checks import is_clean
 from kernelmill.data.order import windows
 from kernelmill.data.prefetch import ahead
+from kernelmill.data.source import Batch, cut_batches, source_of
+from kernelmill.data.summary import Moments
 from kernelmill.data.tables import ArrayTable
 from kernelmill.solvers import EigenPro4
 
@@ -723,3 +726,35 @@ def test_large_row_groups_of_partitions_and_shards_are_cut_too(tmp_path):
     )
     for name in ("x", "y", "year", "z"):
         np.testing.assert_array_equal(small.column(name), large.column(name))
+
+
+def test_half_precision_is_checked_as_others_are():
+    rows = np.linspace(-65504, 65504, 60).astype(np.float16).reshape(10, 6)
+    assert is_clean(rows) and is_clean(rows[:, ::2]) and is_clean(rows[:0])
+    for bad in (np.nan, np.inf, -np.inf):
+        spoiled = rows.copy()
+        spoiled[3, 4] = bad
+        assert not is_clean(spoiled) and is_clean(spoiled[:, :4])
+
+
+def test_moments_of_half_precision_are_those_of_its_numbers():
+    rows = np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float16)
+    half, single = Moments(3), Moments(3)
+    for moments, values in ((half, rows), (single, rows.astype(np.float32))):
+        moments.add(values, None)
+        moments.add_rest()
+    np.testing.assert_array_equal(half.mean, single.mean)
+    np.testing.assert_array_equal(half.deviation, single.deviation)
+
+
+def test_batches_that_are_copied_together_are_cut_again():
+    rows = torch.arange(10)
+    whole = Batch(rows, rows[:, None].float(), rows[:, None].double(), torch.ones(10))
+    cut = list(cut_batches(iter([whole, whole]), 4, 12))
+    assert [len(batch) for batch in cut] == [4, 4, 2, 4, 4, 2]
+    assert torch.equal(torch.cat([batch.rows for batch in cut]), rows.repeat(2))
+    assert all(torch.equal(batch.X[:, 0].long(), batch.rows) for batch in cut)
+    source = source_of(torch.zeros(50, 16).half(), torch.zeros(50, 1), mean=torch.zeros(1))
+    assert source._copied_together(1000) == 64_000
+    long = source_of(torch.zeros(50, 1280), torch.zeros(50, 1), mean=torch.zeros(1))
+    assert long._copied_together(2000) == 2000

@@ -14,6 +14,7 @@ from conftest import make_problem
 from kernelmill.distributed.threads import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Linear, Matern, Polynomial
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, Rounded, bind, frame
+from kernelmill.ops.warm import warm_up, warming_up
 from kernelmill.solvers import EigenPro2, EigenPro3, EigenPro4
 from test_kernels import EVERY
 
@@ -354,3 +355,52 @@ def test_a_float32_matrix_is_multiplied_with_sums_in_float64(r, t, c):
     torch.testing.assert_close(both @ w, K.double() @ w, rtol=1e-13, atol=1e-12)
     torch.testing.assert_close(both.T @ g, K.double().T @ g, rtol=1e-13, atol=1e-12)
     torch.testing.assert_close(both[:, :2], K.double()[:, :2])
+
+
+# ---- compiling ahead
+
+
+def noted(kernel, launched):
+    """A kernel that says what it is launched with: each such shape is compiled by itself."""
+
+    class Noted:
+        def __getitem__(self, grid):
+            def launch(*args, **settings):
+                shape = sorted((k, v) for k, v in settings.items() if k.isupper())
+                launched.add((kernel.fn.__name__, *map(str, shape)))
+                return kernel[grid](*args, **settings)
+
+            return launch
+
+    return Noted()
+
+
+def test_a_run_multiplies_by_what_was_compiled_ahead(monkeypatch):
+    launched, start = set(), KernelProduct.__init__
+    for name in ("block_product", "norms", "split_columns"):
+        monkeypatch.setattr(fused, name, noted(getattr(fused, name), launched))
+    assert warm_up(Laplacian(1.0), 6, 3, "float32", DEVICE, use_fused=True)
+    ahead = set(launched)
+    monkeypatch.setattr(
+        KernelProduct, "__init__", lambda self, *a, **k: start(self, *a, **{**k, "use_fused": True})
+    )
+    problem = make_problem(n=300, d=6, p=90, c=3)
+    solver = EigenPro4(s=50, q=10, m=60, projection="carried")
+    problem.solve(solver, epochs=1, dtype="float32", device=str(DEVICE))
+    assert len(ahead) > 4 and launched == ahead
+
+
+def test_products_in_float64_are_compiled_ahead(monkeypatch):
+    launched = set()
+    for name in ("block_product64", "held_product"):
+        monkeypatch.setattr(fused64, name, noted(getattr(fused64, name), launched))
+    assert warm_up(Gaussian(1.0), 6, 1, "float64", DEVICE, use_fused=True)
+    assert any("block_product64" in one for one in launched)
+    if DEVICE.type == "cuda":
+        assert any("held_product" in one for one in launched)
+
+
+def test_nothing_is_compiled_for_plain_torch():
+    assert not warm_up(Gaussian(1.0), 6, 1, "float32", DEVICE, use_fused=False)
+    with warming_up(6, 1, "float32", torch.device("cpu")):
+        pass

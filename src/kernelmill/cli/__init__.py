@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import compare, demo, evaluate, export, info, plan, predict, report, train
+from . import compare, demo, evaluate, export, info, plan, predict, report, train, warmup
 from .console import EXIT_CODES
 
 codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
@@ -28,6 +28,7 @@ app.command()(info.info)
 app.command()(plan.plan)
 app.command()(compare.compare)
 app.command()(demo.demo)
+app.command()(warmup.warmup)
 
 
 def _print_version(wanted: bool) -> None:

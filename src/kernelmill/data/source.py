@@ -22,6 +22,8 @@ from .stream import Stream
 
 Features = TypeVar("Features", Tensor, Stream)
 
+TOGETHER, MOST_BATCHES = 8 << 20, 64  # bytes and batches that are copied to a GPU at a time
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -122,6 +124,16 @@ class _Rows(Generic[Features]):
         places, run = torch.arange(8) * self.n // 8, torch.arange(max(1, min(count, self.n) // 8))
         return self.take(torch.unique((places[:, None] + run).clamp(max=self.n - 1)))
 
+    def _copied_together(self, m: int) -> int:
+        """Rows of as many batches as are gathered and copied to a GPU at a time: of short rows a
+        batch is a moment, in which a thread that copies it would keep the loop waiting. Ranks
+        share single batches.
+        """
+        if not is_alone(self._comm):
+            return m
+        row = self.d * self._X.dtype.itemsize + 8 * (2 + self.c)
+        return m * max(1, min(MOST_BATCHES, TOGETHER // (m * row)))
+
     def take(self, rows: Tensor) -> Batch:
         raise NotImplementedError
 
@@ -183,11 +195,13 @@ class ArraySource(_Rows[Tensor]):
         place, copied = shard(self._comm), self.device.type == "cuda" and not self._X.is_cuda
         if not copied:
             order = order.to(self._X.device)
-        parts = (
-            Part(self._take(order[i : i + m], place, copied), place)
-            for i in range(0, len(order), m)
+        step = self._copied_together(m) if copied else m
+        parts: Iterator[Part] = (
+            Part(self._take(order[i : i + step], place, copied), place)
+            for i in range(0, len(order), step)
         )
-        return gather_batches(copy_ahead(parts, self.device) if copied else parts, self._comm)
+        parts = copy_ahead(parts, self.device) if copied else parts
+        return cut_batches(gather_batches(parts, self._comm), m, step)
 
 
 class StreamSource(_Rows[Stream]):
@@ -214,10 +228,11 @@ class StreamSource(_Rows[Stream]):
             own = self._own(pieces, at)
             return rows, own, self._X.gathered(pieces[shard(self._comm)], at[own])
 
-        parts = self._cut(one_ahead(load, self._windows(position, generator)), m)
-        return gather_batches(
-            copy_ahead(parts, self.device) if self.device.type == "cuda" else parts, self._comm
-        )
+        copied = self.device.type == "cuda"
+        step = self._copied_together(m) if copied else m
+        parts = self._cut(one_ahead(load, self._windows(position, generator)), step)
+        parts = copy_ahead(parts, self.device) if copied else parts
+        return cut_batches(gather_batches(parts, self._comm), m, step)
 
     def _own(self, pieces: Pieces, at: Tensor) -> Tensor:
         """Which of these rows are in the pieces that this rank reads: every size-th of the
@@ -273,6 +288,17 @@ class StreamSource(_Rows[Stream]):
             rows, own, X = rows[whole:].clone(), own[whole:].clone(), X[read:].clone()
         if len(rows):
             yield batch(0, 0)[0]
+
+
+def cut_batches(batches: Iterator[Batch], m: int, step: int) -> Iterator[Batch]:
+    """Batches of m rows, of those that hold `step`."""
+    if step == m:
+        return batches
+    return (
+        Batch(*(tensor[i : i + m] for tensor in batch.tensors()))
+        for batch in batches
+        for i in range(0, len(batch), m)
+    )
 
 
 def gather_batches(parts: Iterator[Part], comm: Communicator) -> Iterator[Batch]:

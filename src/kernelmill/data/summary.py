@@ -35,6 +35,8 @@ class Moments:
         if not self._waiting:
             return
         values, w = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        if values.dtype == np.float16:  # numpy converts a whole chunk sooner than number by number
+            values = values.astype(np.float32)
         self._waiting, self.rows = [], self.rows + len(values)
         same = bool((w == w[0]).all())
         mean = values.mean(0, dtype=np.float64)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +19,8 @@ from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
-from ..ops import bind, frame
+from ..ops import FEW, bind, frame
+from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
 from ..planning.precision import fine_precision, precision_for, precision_of
@@ -225,7 +227,8 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     if kernel is not None and not unset and ridge is not None:
         return Choice(kernel, ridge)
     trace = Trace(task)
-    found, sample = _tune(task, kernel, ridge, unset, trace)
+    with _compiling_ahead(task):
+        found, sample = _tune(task, kernel, ridge, unset, trace)
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = free or request.ridge is not None
@@ -343,6 +346,15 @@ def _tune(
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
     return choice, sample
+
+
+def _compiling_ahead(task: Task) -> AbstractContextManager[None]:
+    """What a run of many centers will need on a GPU; few need nothing that is compiled."""
+    base = task.base
+    if base.p <= FEW or isinstance(task.solver, solvers.Direct):
+        return nullcontext()
+    precision = (base.fine if task.solver.exact else None) or base.precision
+    return warming_up(base.d, base.c, precision, task.data.source.device)
 
 
 def _seconds_of_a_try(task: Task) -> float:

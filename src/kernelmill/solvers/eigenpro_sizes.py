@@ -24,6 +24,12 @@ RECIPES = ["measured", "paper"]
 # small beside p for a cheap factor.
 PASS_ROWS = 512
 
+# On a GPU: rows from which the set-up of a larger subsample is paid back, and centers times
+# features (an exponential and a root count for 200) up to which a step takes as long to launch.
+MANY_ROWS, BRIEF = 20_000_000, 1e8
+STEP_SECONDS = 2e-3  # in which a step is launched (docs/gpu.md)
+LONGEST, CYCLES = 4, 20  # times p, what a cycle may see for that reason; and cycles there must be
+
 
 def eigenpro_sizes(
     base: Plan, *, s: int | None, q: int | None, projection: str, control_variate: bool | None
@@ -53,10 +59,14 @@ def eigenpro_sizes(
     # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it:
     # worth it where an epoch is long.
     long = p >= 100_000 or (p >= 30_000 and n >= 1_000_000)
-    s = min(
-        room,
-        s if s is not None else 2_000 if p < 20_000 else 8_000 if base.on_gpu and long else 4_000,
-    )
+    # Where a step is computed sooner than the next is launched, batches twice as large again are
+    # half of the time.
+    brief = base.on_gpu and long and n >= MANY_ROWS and p * (d + 200) < BRIEF
+    if s is None:
+        s = 2_000 if p < 20_000 else 4_000 if not (base.on_gpu and long) else 8_000 * (1 + brief)
+    s = min(room, s)
+    if q is None and brief:
+        q = s // 10
     if q is None:
         # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and
         # sqrt cost, in features).
@@ -122,7 +132,12 @@ def period(plan: Plan) -> int:
         if plan.keep_block
         else 2.0
     )
-    cycles = max(1, math.ceil(plan.n / (plan.p * math.sqrt(uses))))
+    length = plan.p * math.sqrt(uses)
+    if plan.on_gpu:  # what a step has time for while the next is launched costs nothing
+        rate = plan.rates.block if plan.rates else 2e14 / (plan.features + 200)
+        free = 2 * (rate * STEP_SECONDS / (plan.m or 1) - 2 * plan.p)
+        length = max(length, min(free, LONGEST * plan.p, plan.n / CYCLES))
+    cycles = max(1, math.ceil(plan.n / length))
     # Shorter cycles learn more (docs/gpu.md); down to 3/4·p they cost next to nothing.
     if plan.on_gpu:
         cycles = max(cycles, min(5, int(plan.n / (0.75 * plan.p))))

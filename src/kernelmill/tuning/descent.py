@@ -91,13 +91,10 @@ def minimise(
     lows: list[float] = []  # the least error after each evaluation
     sizes = [p.numel() for p in parameters]
 
-    def move(x: np.ndarray) -> None:
-        with torch.no_grad():
-            for p, part in zip(parameters, torch.from_numpy(x.copy()).split(sizes), strict=True):
-                p.copy_(part.view_as(p))
-
     def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
-        move(x)
+        with torch.no_grad():
+            for p, part in zip(parameters, torch.from_numpy(x).split(sizes), strict=True):
+                p.copy_(part.view_as(p))
         try:
             value = error()
             slopes = torch.autograd.grad(value, parameters)
@@ -109,14 +106,20 @@ def minimise(
             raise _Enough
         return value.item(), _flat(slopes)
 
+    start_at = _flat(parameters)
     with contextlib.suppress(_Enough):
-        optimize.minimize(
-            value_and_slope,
-            _flat(parameters),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-12, "gtol": 1e-7},
-        )
+        _, slope = first = value_and_slope(start_at)
+        # The first step is as long as scipy's unit: along the slope, and not longer than 1 in sum.
+        unit = np.linalg.norm(slope) * min(1.0, 1 / max(np.abs(slope).sum(), 1e-300))
+
+        def moved(u: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = first if not u.any() else value_and_slope(start_at + unit * u)
+            return value, unit * slope
+
+        if unit > 0:
+            options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-7 * unit}
+            x = np.zeros_like(start_at)
+            optimize.minimize(moved, x, jac=True, method="L-BFGS-B", options=options)
     restore()
 
 

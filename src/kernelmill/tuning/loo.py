@@ -131,7 +131,7 @@ def _last_of_inverse(K: Tensor, ridge: Tensor, Y: Tensor, count: int) -> tuple[T
         C = _inverse(K, ridge)
         return C, C @ Y
     L, first = _factor(K, ridge), K.shape[-1] - count
-    C_last = torch.cholesky_inverse(L[..., first:, first:])
+    C_last = _inverse_of(L[..., first:, first:])
     C_first = torch.linalg.solve_triangular(
         L[..., :first, :first].mT, -L[..., first:, :first].mT @ C_last, upper=True
     )
@@ -140,7 +140,17 @@ def _last_of_inverse(K: Tensor, ridge: Tensor, Y: Tensor, count: int) -> tuple[T
 
 def _inverse(K: Tensor, ridge: Tensor) -> Tensor:
     """(K + ridge)⁻¹, with a ridge of its own against rounding."""
-    return torch.cholesky_inverse(_factor(K, ridge))
+    return _inverse_of(_factor(K, ridge))
+
+
+def _inverse_of(L: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹."""
+    if not L.is_cuda:
+        return torch.cholesky_inverse(L)
+    # On a GPU in half of the time, in batches above all.
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+    W = torch.linalg.solve_triangular(L, eye, upper=False)
+    return W.mT @ W
 
 
 def _factor(K: Tensor, ridge: Tensor) -> Tensor:

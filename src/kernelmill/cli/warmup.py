@@ -1,0 +1,41 @@
+"""kernelmill warmup."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from .console import command, results
+from .options import Debug
+
+# Features of a row, and the precision that rows of so many have where nobody said: each is compiled
+# in another shape.
+USUAL = ((16, "float32"), (32, "float32"), (64, "float32"), (128, "float16"), (512, "float16"))
+
+
+@command
+def warmup(
+    outputs: Annotated[
+        int, typer.Option(min=1, help="Outputs of a model, or classes: up to 16 are one shape.")
+    ] = 10,
+    debug: Debug = False,
+) -> None:
+    """Compile the GPU kernels that fits use, once for this machine: a first fit need not wait."""
+    import torch
+
+    from ..errors import InputError
+    from ..ops.warm import USUAL as KERNELS
+    from ..ops.warm import warm_up
+
+    if not torch.cuda.is_available():
+        raise InputError("there is no GPU here, and nothing to compile: fits may begin.")
+    device, start = torch.device("cuda"), time.perf_counter()
+    shapes = [*USUAL, (64, "float64")]
+    made = [warm_up(kernel, d, outputs, how, device) for d, how in shapes for kernel in KERNELS]
+    torch.cuda.synchronize()
+    results().print(
+        f"{sum(made)} of {len(made)} kinds of products are compiled,"
+        f" in {time.perf_counter() - start:.1f} s."
+    )
