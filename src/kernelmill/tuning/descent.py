@@ -106,21 +106,29 @@ def minimise(
             raise _Enough
         return value.item(), _flat(slopes)
 
-    start_at = _flat(parameters)
     with contextlib.suppress(_Enough):
-        _, slope = first = value_and_slope(start_at)
-        # The first step is as long as scipy's unit: along the slope, and not longer than 1 in sum.
-        unit = np.linalg.norm(slope) * min(1.0, 1 / max(np.abs(slope).sum(), 1e-300))
-
-        def moved(u: np.ndarray) -> tuple[float, np.ndarray]:
-            value, slope = first if not u.any() else value_and_slope(start_at + unit * u)
-            return value, unit * slope
-
-        if unit > 0:
-            options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-7 * unit}
-            x = np.zeros_like(start_at)
-            optimize.minimize(moved, x, jac=True, method="L-BFGS-B", options=options)
+        _lbfgs(value_and_slope, _flat(parameters), steps)
     restore()
+
+
+def _lbfgs(
+    value_and_slope: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray, steps: int
+) -> None:
+    """So many steps of scipy's L-BFGS, in a unit that makes the first one follow the slope, and be
+    no longer than 1 in sum. (torch's imports its compiler: more than a second of a first fit.)
+    """
+    first = value_and_slope(start)
+    slope = first[1]
+    unit = np.linalg.norm(slope) * min(1.0, 1 / max(np.abs(slope).sum(), 1e-300))
+    if not unit > 0:
+        return
+
+    def moved(u: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = value_and_slope(start + unit * u) if u.any() else first
+        return value, unit * slope
+
+    options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-7 * unit}
+    optimize.minimize(moved, np.zeros_like(start), jac=True, method="L-BFGS-B", options=options)
 
 
 def _flat(tensors: Sequence[Tensor]) -> np.ndarray:
