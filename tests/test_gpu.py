@@ -104,6 +104,7 @@ def test_out_of_memory_halves_the_tile_and_goes_on():
             "float64",
             torch.device("cuda"),
             tile,
+            use_fused=False,
         )
 
     careful, greedy = make(1 << 24), make(1 << 30)
