@@ -68,6 +68,7 @@ def measure(n: int, folder: Path) -> dict:
         ridge=0.0,
         random_state=0,
         checkpoint=folder / "run",
+        checkpoint_every="30s",
         callbacks=lambda event: seen.append((time.perf_counter(), event.rows)),
     )
     torch.cuda.reset_peak_memory_stats()

@@ -451,6 +451,59 @@ def first() -> str:
     return listed(rows, columns)
 
 
+def speed() -> str:
+    """Exact solutions and predictions on a GPU."""
+    columns = {
+        "task": "{task}",
+        "rows": "{n:,}",
+        "centers": "{p:,}",
+        "seconds": "{seconds:.3g}",
+        "score": "{score}",
+        "peak GiB": "{peak}",
+        "clock, MHz": "{clock_mhz}",
+        "product, TFLOP/s": "{product_tflops:.0f}",
+    }
+
+    def shown(row: dict) -> dict:
+        score = f"RMSE {row['rmse']:.4f}" if "rmse" in row else "–"
+        score = f"{row['error_percent']:.2f} % wrong" if "error_percent" in row else score
+        peak = f"{row['peak_gib']:.1f}" if "peak_gib" in row else "–"
+        return {**row, "score": score, "peak": peak}
+
+    return listed([shown(row) for row in rows_of("speed") if "seconds" in row], columns)
+
+
+def cold() -> str:
+    """First fits of a process on a GPU."""
+    columns = {
+        "task": "{task}",
+        "first": "{first_seconds:.1f} s",
+        "second": "{second_seconds:.1f} s",
+        "third": "{third_seconds:.1f} s",
+        "first prediction": "{first_predict_seconds:.3f} s",
+    }
+    return listed([row for row in rows_of("speed") if "first_seconds" in row], columns)
+
+
+def billion() -> str:
+    """Time and memory against rows."""
+    columns = {
+        "rows": "{rows:,}",
+        "seconds": "{seconds:.0f}",
+        "of them set-up": "{setup_seconds:.0f}",
+        "rows a second after it": "{rate}",
+        "R²": "{r2:.4f}",
+        "GPU, GiB": "{gpu_gib:.1f}",
+        "host, GiB": "{host}",
+    }
+
+    def shown(row: dict) -> dict:
+        rate = row["rows"] / (row["seconds"] - row["setup_seconds"])
+        return {**row, "rate": f"{rate:,.0f}", "host": f"{row['host_mib'] / 1024:.1f}"}
+
+    return listed([shown(row) for row in rows_of("billion")], columns)
+
+
 def by_hand() -> str:
     return BY_HAND.read_text().strip()
 
@@ -462,6 +515,9 @@ PARTS: list[Callable[[], str]] = [
     curves,
     cuts,
     first,
+    speed,
+    cold,
+    billion,
     fashion,
     fashion_auto,
     covertype,
