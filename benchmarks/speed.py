@@ -119,6 +119,7 @@ def falkon() -> Iterator[dict]:
             )
             fitted[:] = [model.fit(X[:n], y[:n])]
 
+        torch.cuda.reset_peak_memory_stats()
         took = seconds(fit)
         rmse = float(np.sqrt(np.mean((fitted[0].predict(X[n:]) - y[n:]) ** 2)))
         plan = fitted[0].plan_

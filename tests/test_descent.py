@@ -1,16 +1,20 @@
 """How far bandwidths are descended."""
 
+import threading
+import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from kernelmill import KernelClassifier
+from kernelmill import InputError, KernelClassifier
 from kernelmill.kernels import Gaussian, Laplacian, Matern
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
 from kernelmill.tuning.loo import LeaveOneOutOfRows, Profile, loo_error, loo_residuals
+from kernelmill.tuning.parallel import side_by_side
 from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import _Found, _mean, _parts, average, descend
 
@@ -146,3 +150,64 @@ def test_leave_one_out_errors_of_batches_have_the_slopes_of_autograd(kernel, rid
     for fast, slow in zip(*found, strict=True):
         assert fast.dtype == torch.float64
         torch.testing.assert_close(fast, slow, rtol=1e-3 if ridge > 1e-3 else 1e-7, atol=1e-6)
+
+
+# ---- side by side
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_work_side_by_side_comes_in_its_order(two_threads):
+    cpu, seen = torch.device("cpu"), []
+
+    def work(i):
+        time.sleep(0.03 * (3 - i % 3))
+        seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
+        return i
+
+    with torch.no_grad():
+        assert list(side_by_side([partial(work, i) for i in range(7)], cpu)) == list(range(7))
+    assert seen == [(1, True)] * 7 and torch.get_num_threads() == 2
+    assert list(side_by_side([], cpu)) == []
+
+
+def test_work_side_by_side_stops_where_nobody_asks(two_threads):
+    begun = []
+
+    def work(i):
+        begun.append(i)
+        time.sleep(0.02)
+        return i
+
+    found = side_by_side((partial(work, i) for i in range(50)), torch.device("cpu"))
+    assert next(found) == 0
+    found.close()
+    assert len(begun) <= 4 and torch.get_num_threads() == 2
+
+
+def test_an_error_of_one_is_raised_in_its_place(two_threads):
+    def fails():
+        raise InputError("this one")
+
+    found = side_by_side([lambda: 1, fails, lambda: 3], torch.device("cpu"))
+    assert next(found) == 1
+    with pytest.raises(InputError, match="this one"):
+        next(found)
+    assert torch.get_num_threads() == 2
+
+
+def test_one_thread_works_one_after_another():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        names = {threading.current_thread().name}
+        work = [lambda: threading.current_thread().name] * 3
+        assert set(side_by_side(work, torch.device("cpu"))) == names
+    finally:
+        torch.set_num_threads(before)

@@ -13,6 +13,9 @@ import torch
 from conftest import make_problem
 from kernelmill import InputError, kernels
 from kernelmill.distributed.threads import run_threads
+from kernelmill.kernels import Gaussian, Laplacian
+from kernelmill.ops import bind
+from kernelmill.planning.costs import direct_bytes
 from kernelmill.preconditioner import (
     fresh_spectrum,
     measured_step,
@@ -37,6 +40,7 @@ from kernelmill.solvers import (
     Ended,
     Falkon,
     Pegasos,
+    direct,
     drive,
 )
 from kernelmill.solvers import eigenpro4 as ep4
@@ -414,3 +418,35 @@ def test_out_of_memory_in_an_epoch_of_eigenpro2_goes_on_with_nothing_kept(monkey
     )
     assert events.count("less_memory") == 1
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("way", ["both", "float32 alone"])
+@pytest.mark.parametrize("kernel", [Laplacian(3.0), Gaussian(4.0)])
+def test_a_float32_factor_reaches_the_float64_solution(kernel, way, monkeypatch):
+    """With K in float64 beside it, or evaluated anew where only the factor fits; weights too."""
+    g = torch.Generator().manual_seed(0)
+    X, w = torch.randn(300, 4, generator=g).double(), torch.rand(300, generator=g).double()
+    w[:3] = 0
+    Y = torch.stack([X[:, 0].sin(), torch.zeros(300).double()], 1)
+    K = bind(kernel, X.mean(0), "float64", torch.device("cpu"), 1 << 20)
+    Z, ridge = K.points(X), 0.1
+    budget = direct_bytes(300, every_row=True) - 1 if way == "float32 alone" else 1 << 40
+    exact = direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40)
+    monkeypatch.setattr(direct, "MANY", 100)
+    made = []
+    plain = direct.conjugate
+    monkeypatch.setattr(direct, "conjugate", lambda *a: made.append(1) or plain(*a))
+    got = direct.kernel_ridge(K, Z, Y, w, ridge, budget)
+    assert made and (got[:3] == 0).all() and (got[:, 1] == 0).all()
+    gram = kernel(X)
+    tolerance = 1e-6 if way == "float32 alone" else 1e-10
+    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=tolerance)
+
+
+def test_a_float32_factor_says_where_it_has_too_few_digits():
+    X = torch.randn(200, 2, generator=torch.Generator().manual_seed(0)).double()
+    K = bind(Gaussian(20.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
+    little = direct_bytes(200, every_row=True) - 1
+    targets = torch.rand(200, 1, generator=torch.Generator().manual_seed(1)).double()
+    with pytest.warns(UserWarning, match="use a larger ridge"):
+        direct.kernel_ridge(K, K.points(X), targets, torch.ones(200).double(), 1e-12, little)
