@@ -17,6 +17,7 @@ from kernelmill.planning.costs import direct_bytes
 from kernelmill.planning.machine import Rates, measure
 from kernelmill.projection import factor
 from kernelmill.solvers.auto import Candidate, Forecast
+from kernelmill.solvers.eigenpro_sizes import eigenpro_sizes, with_step
 from kernelmill.tuning import local as neighbourhoods
 from kernelmill.tuning import loo, search
 from kernelmill.tuning.sample import Sample
@@ -475,3 +476,28 @@ def test_on_a_gpu_classes_with_every_row_a_center_are_worth_half_of_the_target()
 def test_a_matrix_that_is_factored_in_place_is_counted_once():
     assert direct_bytes(10_000, every_row=True) == pytest.approx(8e8, rel=0.3)
     assert direct_bytes(10_000, every_row=False) == pytest.approx(32e8, rel=0.1)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.0, 1.07, 1.5, 1.6])
+def test_a_direct_plan_fits_where_a_float64_factor_does(share):
+    """Whatever is held beside it: no budget in between is refused."""
+    budget = int(share * direct_bytes(20_000, every_row=True))
+    base = Plan(solver="direct", n=20_000, d=5, c=1, p=20_000, every_row=True, budget=budget)
+    plan = solvers.Direct().plan(base)
+    assert plan.bytes <= budget
+
+
+def test_cycles_of_short_rows_are_as_long_as_a_step_has_time_for():
+    sizes = {"n": 10**8, "d": 16, "c": 1, "p": 100_000, "epochs": 1, "budget": 10**11}
+    base = Plan(solver="eigenpro4", device="cuda", precision="float16", **sizes)
+    short = eigenpro_sizes(base, s=None, q=None, projection="carried", control_variate=False)
+    assert (short.s, short.q) == (16_000, 1600)
+    little = replace(base, budget=10**10)
+    little = eigenpro_sizes(little, s=None, q=None, projection="carried", control_variate=False)
+    assert little.s == 8000 and little.q < 800
+    lengths = {
+        (d, n): with_step(replace(short, d=d, n=n), m=2688, T=None, eta=1.0).T * 2688 / 100_000
+        for d, n in ((16, 10**8), (1280, 10**8), (16, 10**6))
+    }
+    assert 3.5 < lengths[16, 10**8] < 4.5 and lengths[1280, 10**8] < 1.6
+    assert lengths[16, 10**6] < 2.5  # cycles enough for what is learned to be projected

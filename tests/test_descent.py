@@ -14,7 +14,7 @@ from kernelmill.kernels import Gaussian, Laplacian, Matern
 from kernelmill.tuning.descent import minimise
 from kernelmill.tuning.local import _copies
 from kernelmill.tuning.loo import LeaveOneOutOfRows, Profile, loo_error, loo_residuals
-from kernelmill.tuning.parallel import side_by_side
+from kernelmill.tuning.parallel import side_by_side, workers_for
 from kernelmill.tuning.sample import Sample
 from kernelmill.tuning.search import _Found, _mean, _parts, average, descend
 
@@ -185,7 +185,7 @@ def test_work_side_by_side_stops_where_nobody_asks(two_threads):
         time.sleep(0.02)
         return i
 
-    found = side_by_side((partial(work, i) for i in range(50)), torch.device("cpu"))
+    found = side_by_side([partial(work, i) for i in range(50)], torch.device("cpu"))
     assert next(found) == 0
     found.close()
     assert len(begun) <= 4 and torch.get_num_threads() == 2
@@ -200,6 +200,11 @@ def test_an_error_of_one_is_raised_in_its_place(two_threads):
     with pytest.raises(InputError, match="this one"):
         next(found)
     assert torch.get_num_threads() == 2
+
+
+def test_one_piece_of_work_has_all_threads(two_threads):
+    assert list(side_by_side([torch.get_num_threads], torch.device("cpu"))) == [2]
+    assert workers_for(9, torch.device("cpu")) == 2 and workers_for(9, torch.device("cuda")) == 1
 
 
 def test_one_thread_works_one_after_another():

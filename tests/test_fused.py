@@ -5,6 +5,7 @@ else in Triton's interpreter.
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -402,5 +403,6 @@ def test_products_in_float64_are_compiled_ahead(monkeypatch):
 
 def test_nothing_is_compiled_for_plain_torch():
     assert not warm_up(Gaussian(1.0), 6, 1, "float32", DEVICE, use_fused=False)
+    before = threading.active_count()
     with warming_up(6, 1, "float32", torch.device("cpu")):
-        pass
+        assert threading.active_count() == before

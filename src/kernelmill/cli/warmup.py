@@ -18,7 +18,7 @@ USUAL = ((16, "float32"), (32, "float32"), (64, "float32"), (128, "float16"), (5
 @command
 def warmup(
     outputs: Annotated[
-        int, typer.Option(min=1, help="Outputs of a model, or classes: up to 16 are one shape.")
+        int, typer.Option(min=1, help="Classes of a model, up to 16 are one shape; and 1 output.")
     ] = 10,
     debug: Debug = False,
 ) -> None:
@@ -33,7 +33,12 @@ def warmup(
         raise InputError("there is no GPU here, and nothing to compile: fits may begin.")
     device, start = torch.device("cuda"), time.perf_counter()
     shapes = [*USUAL, (64, "float64")]
-    made = [warm_up(kernel, d, outputs, how, device) for d, how in shapes for kernel in KERNELS]
+    made = [
+        warm_up(kernel, d, c, how, device)
+        for c in sorted({1, outputs})
+        for d, how in shapes
+        for kernel in KERNELS
+    ]
     torch.cuda.synchronize()
     results().print(
         f"{sum(made)} of {len(made)} kinds of products are compiled,"

@@ -19,7 +19,7 @@ from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
-from ..ops import FEW, bind, frame
+from ..ops import bind, frame
 from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
@@ -29,7 +29,7 @@ from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
 from ..tuning.judge import EachRow, Verdict
 from ..tuning.nearby import Nearby
-from ..tuning.parallel import side_by_side
+from ..tuning.parallel import side_by_side, workers_for
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
@@ -349,9 +349,9 @@ def _tune(
 
 
 def _compiling_ahead(task: Task) -> AbstractContextManager[None]:
-    """What a run of many centers will need on a GPU; few need nothing that is compiled."""
+    """What the run will need on a GPU; a direct one needs nothing that is compiled."""
     base = task.base
-    if base.p <= FEW or isinstance(task.solver, solvers.Direct):
+    if isinstance(task.solver, solvers.Direct):
         return nullcontext()
     precision = (base.fine if task.solver.exact else None) or base.precision
     return warming_up(base.d, base.c, precision, task.data.source.device)
@@ -403,10 +403,11 @@ def _sharpen(
     if task.request.kernel is not None or sample.X.device.type == "cpu":
         kernels_[0] = search.rescale(choices[0], sample)
     seeds = torch.randint(2**62, (len(choices),), generator=generator).tolist()
+    budget = task.data.budget // 2 // workers_for(len(choices), sample.X.device)
 
     def sharpened(choice: search.Choice, kernel: Kernel, seed: int) -> search.Choice:
         own = torch.Generator().manual_seed(seed)
-        return search.retune(_refine_locally(kernel, task, own), choice, ridge, sample)
+        return search.retune(_refine_locally(kernel, task, budget, own), choice, ridge, sample)
 
     work = [partial(sharpened, *each) for each in zip(choices, kernels_, seeds, strict=True)]
     return list(side_by_side(work, sample.X.device))
@@ -423,7 +424,7 @@ def _judge_nearby(
     ridge that is best there, where every row is a center.
     """
     generator = torch.Generator().manual_seed(task.base.seed)
-    budget = task.data.budget // 3
+    budget = task.data.budget // 3 // workers_for(len(finalists), sample.X.device)
     judge = Nearby(sample, task.data.source, task.base.p, budget, generator)
     widest = max(judge.features_bytes(each.kernel) for each in finalists)
     if len(judge.X) < ENOUGH_ROWS or widest > budget:
@@ -484,13 +485,13 @@ def _at_its_density(choice: search.Choice, ridge: float | None, sample: Sample) 
     return replace(choice, ridge=found.ridge, error=found.error, values=found.values)
 
 
-def _refine_locally(kernel: Kernel, task: Task, generator: torch.Generator) -> Kernel:
+def _refine_locally(kernel: Kernel, task: Task, budget: int, generator: torch.Generator) -> Kernel:
     """Every radial part with the bandwidths that neighbourhoods choose; the same object where that
     does not help.
     """
-    source, p, budget = task.data.source, task.base.p, task.data.budget // 2
+    source, p = task.data.source, task.base.p
     if isinstance(kernel, kernels.Sum):
-        parts = [_refine_locally(part, task, generator) for part in kernel.parts]
+        parts = [_refine_locally(part, task, budget, generator) for part in kernel.parts]
         same = all(part is old for part, old in zip(parts, kernel.parts, strict=True))
         return kernel if same else kernels.Sum(parts, kernel.weights)  # type: ignore[arg-type]
     if not isinstance(kernel, Radial):

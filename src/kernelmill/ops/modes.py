@@ -19,17 +19,25 @@ R = TypeVar("R")
 
 @contextmanager
 def own_modes(gradients: bool = False) -> Iterator[None]:
-    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16, and
-    tensors made in `torch.inference_mode` cannot be tuned on later. `gradients`: tuning follows
-    them, also inside `torch.no_grad`.
+    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16,
+    `torch.set_float32_matmul_precision("high")` those of float32 to TF32, and tensors made in
+    `torch.inference_mode` cannot be tuned on later. `gradients`: tuning follows them, also inside
+    `torch.no_grad`.
     """
-    with (
-        torch.inference_mode(False),
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-        torch.set_grad_enabled(gradients),
-    ):
-        yield
+    matmul = torch.get_float32_matmul_precision()
+    if matmul != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            torch.set_grad_enabled(gradients),
+        ):
+            yield
+    finally:
+        if matmul != "highest":
+            torch.set_float32_matmul_precision(matmul)
 
 
 class _CalmNumpy:

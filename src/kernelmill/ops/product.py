@@ -116,8 +116,10 @@ def on_chip(precision: str, d: int) -> int:
 
 
 def padded(cols: int) -> int:
-    """Numbers in a row of a held matrix of `cols` columns: whole 16 bytes, also in float16."""
-    return -(-cols // 8) * 8
+    """Numbers in a row of a held matrix of `cols` columns: whole 16 bytes also in float16, and a
+    multiple for which one build of the kernels serves.
+    """
+    return -(-cols // 16) * 16
 
 
 class Matrix(Protocol):
@@ -288,11 +290,11 @@ class KernelProduct:
         """K(A, B) @ v."""
         if self._form is not None and v.shape[1] <= on_chip(self.precision, B.x.shape[1]):
             return fused.product(self._form, A, B, v)
-        if self._wide_form is not None and self._is_wide(v):
+        if self._wide_form is not None and self.is_wide(v):
             return self._wide_form.product(A, B, v)
         return self._smaller_on_shortage(self._matmul, A, B, v)
 
-    def _is_wide(self, v: Tensor) -> bool:
+    def is_wide(self, v: Tensor) -> bool:
         """Whether a product with v is fused in float64: asked when there is one, since many
         a float64 product only holds K, and needs no compiler.
         """
@@ -332,7 +334,7 @@ class KernelProduct:
 
     def rmatmul(self, A: Points, B: Points, g: Tensor) -> Tensor:
         """K(A, B)ᵀ @ g."""
-        if self._form is not None or self._is_wide(g):
+        if self._form is not None or self.is_wide(g):
             return self.matmul(B, A, g)
         return self._smaller_on_shortage(self._rmatmul, A, B, g)
 

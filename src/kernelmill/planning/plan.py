@@ -132,6 +132,11 @@ class Plan:
         return 4 if self.on_gpu else self.itemsize
 
     @property
+    def rounds_values(self) -> bool:
+        """Whether iterations multiply by kernel values that were rounded when they were held."""
+        return self.keep_block and self.held_bytes < self.itemsize
+
+    @property
     def feature_bytes(self) -> int:
         return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
 

@@ -76,9 +76,10 @@ class Direct(Solver[Added, DirectState | None]):
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.p, base.every_row)
         if base.every_row and bytes > base.budget:
-            bytes = direct_bytes(base.p, True, single=True)
+            bytes = direct_bytes(base.p, True, single=True) + 64 * base.p * base.c
+            bytes += 4 * base.tile_bytes
         elif base.every_row and _holds_both(base.p, base.on_gpu, base.budget):
-            bytes = bytes * 3 // 2
+            bytes = _bytes_of_both(base.p)
         if bytes > base.budget:
             raise InputError(
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
@@ -91,7 +92,9 @@ class Direct(Solver[Added, DirectState | None]):
         n, p = plan.n, plan.p
         if plan.every_row:
             share = 0.55 if _holds_both(n, plan.on_gpu, plan.budget) else 1.0
-            return always(plan) + values64(n * n, plan, rates) + share * factoring(n, rates)
+            # With a float32 factor alone, each of some ten steps evaluates K again.
+            times = 1 if direct_bytes(n, every_row=True) <= plan.budget else 11
+            return always(plan) + times * values64(n * n, plan, rates) + share * factoring(n, rates)
         work = (
             2 if plan.on_gpu else 3
             # A triangular solve, at less than a product's rate, and a product.
@@ -161,7 +164,11 @@ def kernel_ridge(
 
 def _holds_both(n: int, on_gpu: bool, budget: int) -> bool:
     """Whether K in float64 and a factor in float32 are held: a GPU gains nothing by it."""
-    return not on_gpu and n >= MANY and 12 * n * n + 8 * TILE_BYTES <= budget
+    return not on_gpu and n >= MANY and _bytes_of_both(n) <= budget
+
+
+def _bytes_of_both(n: int) -> int:
+    return 12 * n * n + 8 * TILE_BYTES
 
 
 def _times(K: KernelProduct, Z: Points, root: Tensor, ridge: float, v: Tensor) -> Tensor:
@@ -169,8 +176,8 @@ def _times(K: KernelProduct, Z: Points, root: Tensor, ridge: float, v: Tensor) -
 
 
 def _single(A: Tensor, Y: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
-    """With a float32 factor alone, which takes A's place: of A with a ridge that it has digits for,
-    where its own is smaller.
+    """With a float32 factor alone, which takes A's place: of A with as much more on its diagonal as
+    it has digits for.
     """
     A.diagonal().add_(least_ridge(A))
     if not factor_in_place(L := A.T):
@@ -271,4 +278,4 @@ def direct_is_instant(n: int, p: int, budget: int, on_gpu: bool = False) -> bool
     then nothing needs to be timed or compared.
     """
     work = p**3 / 3 if p == n else 3.0 * n * p * p
-    return work <= (1e12 if on_gpu else 2e10) and direct_bytes(p, p == n) <= budget
+    return work <= (3e11 if on_gpu else 2e10) and direct_bytes(p, p == n) <= budget

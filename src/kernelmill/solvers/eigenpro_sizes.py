@@ -62,6 +62,7 @@ def eigenpro_sizes(
     # Where a step is computed sooner than the next is launched, batches twice as large again are
     # half of the time.
     brief = base.on_gpu and long and n >= MANY_ROWS and p * (d + 200) < BRIEF
+    brief = brief and base.budget >= 100 * 16_000**2  # bytes: its eigensystem, and room to spare
     if s is None:
         s = 2_000 if p < 20_000 else 4_000 if not (base.on_gpu and long) else 8_000 * (1 + brief)
     s = min(room, s)
@@ -134,7 +135,8 @@ def period(plan: Plan) -> int:
     )
     length = plan.p * math.sqrt(uses)
     if plan.on_gpu:  # what a step has time for while the next is launched costs nothing
-        rate = plan.rates.block if plan.rates else 2e14 / (plan.features + 200)
+        # Values a second of a data-center GPU: what was measured would differ between ranks.
+        rate = 2e14 / (plan.features + 200)
         free = 2 * (rate * STEP_SECONDS / (plan.m or 1) - 2 * plan.p)
         length = max(length, min(free, LONGEST * plan.p, plan.n / CYCLES))
     cycles = max(1, math.ceil(plan.n / length))

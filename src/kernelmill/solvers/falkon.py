@@ -355,7 +355,8 @@ class NormalPreconditioner:
             max(rows.abs().sum(1).max().item() for rows in K_ZZ.split(1024)),
             torch.finfo(torch.float32).eps,
         )
-        wide = K.dtype == torch.float64 and plan.ridge * share > single * norm
+        wide = K.dtype == torch.float64 and not plan.rounds_values
+        wide = wide and plan.ridge * share > single * norm
         floor = FLOOR * (torch.finfo(torch.float64).eps if wide else single) * norm
         K_ZZ.diagonal().add_(floor)
         first = factor(K_ZZ, K.dtype)

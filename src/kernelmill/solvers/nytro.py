@@ -76,7 +76,7 @@ class NYTRO(Solver[Descent, NYTROState]):
     ) -> tuple[Descent, NYTROState]:
         K = product(problem.kernel, problem.Z, plan, problem.comm)
         points = K.points(problem.Z)
-        F = factor(K.dense64(points, points), K.dtype)
+        F = factor(K.dense64(points, points), torch.float32 if plan.rounds_values else K.dtype)
         sweep = Sweep(K, problem.source, points, plan)
         b = sweep.right()
         if plan.eta is None:

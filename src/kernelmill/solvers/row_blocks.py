@@ -42,7 +42,7 @@ class Sweep:
             tuple[Tensor, Tensor]
         ] = []  # Y and w of each block, from the first round on
         self._whole = False  # all rounds after the first read what was kept
-        self._rounds = plan.held_bytes < plan.itemsize
+        self._rounds = plan.rounds_values
         self._room = (
             K.room(plan.n if plan.keep_all else min(plan.n, plan.sweep_rows), plan.p, self._rounds)
             if plan.keep_block

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
+from threading import Lock
 from typing import TypeVar
 
 import torch
@@ -17,12 +19,16 @@ T = TypeVar("T")
 WORKERS = 4  # at most, which share torch's threads
 
 
-def side_by_side(work: Iterable[Callable[[], T]], device: torch.device) -> Iterator[T]:
+def workers_for(count: int, device: torch.device) -> int:
+    """How many of so many pieces of work are done at a time."""
+    return max(1, min(WORKERS, torch.get_num_threads(), count)) if device.type == "cpu" else 1
+
+
+def side_by_side(work: Sequence[Callable[[], T]], device: torch.device) -> Iterator[T]:
     """What each of them returns, in their order. One after another on a GPU, and where torch has
     one thread. Whoever stops asking stops what has not begun.
     """
-    threads = torch.get_num_threads()
-    workers = min(WORKERS, threads) if device.type == "cpu" else 1
+    threads, workers = torch.get_num_threads(), workers_for(len(work), device)
     if workers == 1:
         for each in work:
             yield each()
@@ -33,14 +39,36 @@ def side_by_side(work: Iterable[Callable[[], T]], device: torch.device) -> Itera
         with own_modes(gradients=True):
             return each()
 
-    coming = iter(work)
-    pool = ThreadPoolExecutor(workers)
-    waiting: deque[Future[T]] = deque(pool.submit(alone, each) for each in islice(coming, workers))
+    coming, waiting = iter(work), deque[Future[T]]()
+    with _default_restored(threads):
+        pool = ThreadPoolExecutor(workers)
+        try:
+            waiting.extend(pool.submit(alone, each) for each in islice(coming, workers))
+            while waiting:
+                done = waiting.popleft().result()
+                waiting.extend(pool.submit(alone, each) for each in islice(coming, 1))
+                yield done
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_lock, _open, _before = Lock(), 0, 0
+
+
+@contextmanager
+def _default_restored(threads: int) -> Iterator[None]:
+    """A worker's number of threads is also that of every thread that is made later: the last of
+    those who share restores what the first one found.
+    """
+    global _open, _before
+    with _lock:
+        _open += 1
+        if _open == 1:
+            _before = threads
     try:
-        while waiting:
-            done = waiting.popleft().result()
-            waiting.extend(pool.submit(alone, each) for each in islice(coming, 1))
-            yield done
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # of threads that are made from now on
+        with _lock:
+            _open -= 1
+            if not _open:
+                torch.set_num_threads(_before)

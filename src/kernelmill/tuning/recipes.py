@@ -190,11 +190,14 @@ def _ranked(
 ) -> list[Recipe]:
     """The best first; as many as there is time for, one at least where there is one."""
     kept: list[Recipe] = []
-    for recipe in recipes:
-        report(recipe.label, recipe.verdict.score)
-        kept.append(recipe)
-        if not may_go_on():
-            break
+    try:
+        for recipe in recipes:
+            report(recipe.label, recipe.verdict.score)
+            kept.append(recipe)
+            if not may_go_on():
+                break
+    finally:  # work that nobody waits for is not begun, also where `report` raises
+        getattr(recipes, "close", lambda: None)()
     return sorted(kept, key=lambda recipe: recipe.rank)
 
 

@@ -294,9 +294,10 @@ def rescale(choice: Choice, sample: Sample) -> Kernel:
             alpha = solve_ridge(K, lam / w, Y)
             if alpha is not None:
                 errors[(w_V * (K_V @ alpha - Y_V) ** 2).sum().item()] = lam
-        # The better one at the first place serves the others.
-        ridges[:] = [errors[min(errors)]]
-        return min(errors)
+        least = min(errors)
+        if least < math.inf:  # the better one at the first place serves the others
+            ridges[:] = [errors[least]]
+        return least
 
     first = kernel.parts[0] if isinstance(kernel, Sum) else kernel
     typical = math.log(Reach.of(first.embedding(X.mean(0), torch.float64)(X)).median)
