@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController
 
 from kernelmill.kernels import Custom, Laplacian
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
-from kernelmill.ops.modes import calm_numpy
+from kernelmill.ops.modes import calm_numpy, own_modes, whole_products
 from kernelmill.ops.product import round_to_tf32
 from test_kernels import EVERY
 
@@ -156,3 +156,20 @@ def test_numpy_has_its_threads_again_after_the_last_of_several_fits():
     assert threads() <= {1}
     second.close()
     assert threads() == before
+
+
+def test_products_are_whole_whatever_the_caller_said_of_them():
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        first, second = ExitStack(), ExitStack()
+        first.enter_context(whole_products)
+        second.enter_context(whole_products)
+        first.close()  # the other one still computes
+        assert torch.get_float32_matmul_precision() == "highest"
+        second.close()
+        assert torch.get_float32_matmul_precision() == "high"
+        with own_modes():
+            assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -399,9 +399,9 @@ def _sharpen(
     are scaled alike, where its metric is not as thorough as a GPU makes it; then neighbourhoods
     choose each.
     """
-    kernels_ = [choice.kernel for choice in choices]
+    starts = [choice.kernel for choice in choices]
     if task.request.kernel is not None or sample.X.device.type == "cpu":
-        kernels_[0] = search.rescale(choices[0], sample)
+        starts[0] = search.rescale(choices[0], sample)
     seeds = torch.randint(2**62, (len(choices),), generator=generator).tolist()
     budget = task.data.budget // 2 // workers_for(len(choices), sample.X.device)
 
@@ -409,7 +409,7 @@ def _sharpen(
         own = torch.Generator().manual_seed(seed)
         return search.retune(_refine_locally(kernel, task, budget, own), choice, ridge, sample)
 
-    work = [partial(sharpened, *each) for each in zip(choices, kernels_, seeds, strict=True)]
+    work = [partial(sharpened, *each) for each in zip(choices, starts, seeds, strict=True)]
     return list(side_by_side(work, sample.X.device))
 
 

@@ -46,9 +46,7 @@ class WideForm:
         return self.kernel.points(torch.nn.functional.pad(x, (0, width - x.shape[1])).contiguous())
 
     def product(self, A: Points, B: Points, w: Tensor) -> Tensor:
-        """K(A, B) @ w."""
-        if w.shape[1] > COLUMNS:
-            return torch.cat([self.product(A, B, part) for part in w.split(COLUMNS, 1)], 1)
+        """K(A, B) @ w, of up to COLUMNS columns."""
         (M, D), N, c = A.x.shape, len(B), w.shape[1]
         if not (M and N):
             return w.new_zeros(M, c)

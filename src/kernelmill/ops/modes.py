@@ -6,72 +6,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
 import torch
-from threadpoolctl import LibController, ThreadpoolController
+from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@contextmanager
-def own_modes(gradients: bool = False) -> Iterator[None]:
-    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16,
-    `torch.set_float32_matmul_precision("high")` those of float32 to TF32, and tensors made in
-    `torch.inference_mode` cannot be tuned on later. `gradients`: tuning follows them, also inside
-    `torch.no_grad`.
-    """
-    matmul = torch.get_float32_matmul_precision()
-    if matmul != "highest":
-        torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.inference_mode(False),
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-            torch.set_grad_enabled(gradients),
-        ):
-            yield
-    finally:
-        if matmul != "highest":
-            torch.set_float32_matmul_precision(matmul)
-
-
-class _CalmNumpy:
-    """One thread for numpy and scipy, which do little in a fit: their others would spin for a while
-    after each product, on the cores that torch's threads need (a fit of 1,000 rows of classes on
-    two cores takes 5.1 s with them and 3.4 s without).
-
-    It is so for the whole process, while any fit goes on: the first saves, the last restores.
+class WhileAny:
+    """Something of the whole process that is changed while anyone is inside: the first to enter
+    changes it, the last to leave undoes that. `change` returns what does so.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._fits = Lock(), 0
-        self._before: list[tuple[LibController, int]] = []
+    def __init__(self, change: Callable[[], Callable[[], object]]) -> None:
+        self._lock, self._inside, self._change = Lock(), 0, change
 
     def __enter__(self) -> None:
         with self._lock:
-            self._fits += 1
-            if self._fits > 1:
-                return
-            every = ThreadpoolController().lib_controllers
-            own = [lib for lib in every if lib.user_api == "blas" and "py.libs" in lib.filepath]
-            self._before = [(lib, lib.get_num_threads()) for lib in own]
-            for lib in own:
-                lib.set_num_threads(1)
+            if not self._inside:
+                self._undo = self._change()
+            self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._fits -= 1
-            if not self._fits:
-                for lib, threads in self._before:
-                    lib.set_num_threads(threads)
+            self._inside -= 1
+            if not self._inside:
+                self._undo()
 
 
-calm_numpy = _CalmNumpy()
+def _whole_products() -> Callable[[], object]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    return partial(torch.set_float32_matmul_precision, before)
+
+
+def _one_thread_for_numpy() -> Callable[[], object]:
+    every = ThreadpoolController().lib_controllers
+    own = [lib for lib in every if lib.user_api == "blas" and "py.libs" in lib.filepath]
+    before = [(lib, lib.get_num_threads()) for lib in own]
+    for lib in own:
+        lib.set_num_threads(1)
+    return lambda: [lib.set_num_threads(threads) for lib, threads in before]
+
+
+# float32 products as they are: `torch.set_float32_matmul_precision("high")` rounds them to TF32.
+whole_products = WhileAny(_whole_products)
+# numpy and scipy do little in a fit: their other threads would spin for a while after each product,
+# on the cores that torch's need (a fit of 1,000 rows of classes on two cores takes 5.1 s with them
+# and 3.4 s without).
+calm_numpy = WhileAny(_one_thread_for_numpy)
+
+
+@contextmanager
+def own_modes(gradients: bool = False) -> Iterator[None]:
+    """The same arithmetic wherever it is called: `torch.autocast` rounds products to bfloat16, and
+    tensors made in `torch.inference_mode` cannot be tuned on later. `gradients`: tuning follows
+    them, also inside `torch.no_grad`.
+    """
+    with (
+        whole_products,
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        torch.set_grad_enabled(gradients),
+    ):
+        yield
 
 
 def in_own_modes(gradients: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:

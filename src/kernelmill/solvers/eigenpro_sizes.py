@@ -38,7 +38,7 @@ def eigenpro_sizes(
     budget.
     """
     base = replace(base, epochs=base.epochs or default_epochs(base.n))
-    n, d, c, p, item = base.n, base.features, base.c, base.p, base.itemsize
+    n, c, p, item = base.n, base.c, base.p, base.itemsize
     whole("s", s, 1)
     whole("q", q, 0)
     if s is not None and q is not None and q >= s:
@@ -55,25 +55,7 @@ def eigenpro_sizes(
         )
     if projection not in ["auto", *PROJECTIONS]:
         raise one_of("projection", projection, ["auto", *PROJECTIONS])
-    room = n if base.recipe == "paper" else p
-    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it:
-    # worth it where an epoch is long.
-    long = p >= 100_000 or (p >= 30_000 and n >= 1_000_000)
-    # Where a step is computed sooner than the next is launched, batches twice as large again are
-    # half of the time.
-    brief = base.on_gpu and long and n >= MANY_ROWS and p * (d + 200) < BRIEF
-    brief = brief and base.budget >= 100 * 16_000**2  # bytes: its eigensystem, and room to spare
-    if s is None:
-        s = 2_000 if p < 20_000 else 4_000 if not (base.on_gpu and long) else 8_000 * (1 + brief)
-    s = min(room, s)
-    if q is None and brief:
-        q = s // 10
-    if q is None:
-        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and
-        # sqrt cost, in features).
-        q = min(s // 10, int(0.15 * p * (d + 200) / s))
-    q = max(0, min(q, s - 1))
-
+    s, q = _subsample(base, s, q)
     cholesky = 2 * 8 * p * p
     if projection == "auto":
         # Cholesky is exact and evaluates nothing after set-up, but takes p² memory and p³/3
@@ -93,6 +75,25 @@ def eigenpro_sizes(
         base, s=s, q=q, projection=projection, control_variate=bool(control_variate), fresh=fresh
     )
     return replace(plan, bytes=peak_bytes(plan))
+
+
+def _subsample(base: Plan, s: int | None, q: int | None) -> tuple[int, int]:
+    """Rows of the subsample and eigenvectors that are taken off, where nobody said how many."""
+    n, d, p = base.n, base.features, base.p
+    # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it:
+    # worth it where an epoch is long.
+    long = base.on_gpu and (p >= 100_000 or (p >= 30_000 and n >= 1_000_000))
+    # Where a step is computed sooner than the next is launched, batches twice as large again are
+    # half of the time; 16,000 rows take 6 GB, of which there should be plenty.
+    brief = long and n >= MANY_ROWS and p * (d + 200) < BRIEF and base.budget >= 25 << 30
+    if s is None:
+        s = 16_000 if brief else 8_000 if long else 4_000 if p >= 20_000 else 2_000
+    s = min(n if base.recipe == "paper" else p, s)
+    if q is None:
+        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and
+        # sqrt cost, in features).
+        q = s // 10 if brief else min(s // 10, int(0.15 * p * (d + 200) / s))
+    return s, max(0, min(q, s - 1))
 
 
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float) -> Plan:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from itertools import islice
-from threading import Lock
 from typing import TypeVar
 
 import torch
 
-from ..ops import own_modes
+from ..ops.modes import WhileAny, own_modes
 
 T = TypeVar("T")
 
 WORKERS = 4  # at most, which share torch's threads
+# The number of a worker's threads is also that of every thread that is made later.
+default_threads = WhileAny(lambda: partial(torch.set_num_threads, torch.get_num_threads()))
 
 
 def workers_for(count: int, device: torch.device) -> int:
@@ -40,7 +41,7 @@ def side_by_side(work: Sequence[Callable[[], T]], device: torch.device) -> Itera
             return each()
 
     coming, waiting = iter(work), deque[Future[T]]()
-    with _default_restored(threads):
+    with default_threads:
         pool = ThreadPoolExecutor(workers)
         try:
             waiting.extend(pool.submit(alone, each) for each in islice(coming, workers))
@@ -50,25 +51,3 @@ def side_by_side(work: Sequence[Callable[[], T]], device: torch.device) -> Itera
                 yield done
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-_lock, _open, _before = Lock(), 0, 0
-
-
-@contextmanager
-def _default_restored(threads: int) -> Iterator[None]:
-    """A worker's number of threads is also that of every thread that is made later: the last of
-    those who share restores what the first one found.
-    """
-    global _open, _before
-    with _lock:
-        _open += 1
-        if _open == 1:
-            _before = threads
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                torch.set_num_threads(_before)
