@@ -40,7 +40,13 @@ EVERY = [
     ArcCosine(order=2),
 ]
 TARGET = GPUTarget("cuda", 90, 32)
-TYPES = {"float16": "fp16", "bfloat16": "bf16", "tf32": "fp32", "float32": "fp16"}
+TYPES = {
+    "float8": "fp8e4nv",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "tf32": "fp32",
+    "float32": "fp16",
+}
 
 
 def build(kernel, types: dict[str, str], constants: dict, **options) -> None:
@@ -73,8 +79,8 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
         "norm_b_ptr": single,
         "w_ptr": "*fp16",
         "back_ptr": single,
-        "k_high": part if store == "split" else single,
-        "k_low": part if store == "split" else single,
+        "k_high": part if store in ("high", "split") else single,
+        "k_low": part if store in ("high", "split") else single,
         "stride": "i64",
         "out_ptr": single,
         **dict.fromkeys(["M", "N", "D", "c", "row_tiles", "per_program"], "i32"),
@@ -93,6 +99,7 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
         PARTS=shape.parts,
         C=C,
         TWO=form.two,
+        ADDED=form.added(shape.BK),
         RESIDENT=D <= shape.BK,
     )
     build(
@@ -128,14 +135,16 @@ def main() -> None:
         block_product(kernel, "float16", 1280, 10, "split", True)
     for precision in TYPES:
         block_product(Laplacian(), precision, 1280, 10, "", True)
-        block_product(Laplacian(), precision, 16, 10, "", True)
+        short = Form(Laplacian(), precision, 1.0).width(16)
+        block_product(Laplacian(), precision, short, 10, "", True)
         block_product(Linear(), precision, 1280, 10, "float32", False)
+    block_product(Laplacian(), "float8", 1280, 10, "high", True)
     block_product(Laplacian(), "float16", 96, 10, "split", True)
     block_product(Laplacian(), "float16", 96, 64, "split", True)
     block_product(Laplacian(), "float16", 1280, 10, "split", False)
     for two in (False, True):
         types = {"a": "tensordesc<fp16[64, 32]>", "out_ptr": "*fp32", "M": "i32", "D": "i32"}
-        build(triton_kernels.norms, types, dict(BM=64, BK=32, TWO=two))
+        build(triton_kernels.norms, types, dict(BM=64, BK=32, TWO=two, ADDED=0))
         types = {
             "w_ptr": "*fp32",
             "largest_ptr": "*fp32",

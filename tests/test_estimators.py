@@ -27,6 +27,7 @@ from sklearn.model_selection import train_test_split
 
 from kernelmill import Event, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.kernels import Gaussian, Laplacian
+from kernelmill.ops import PRECISIONS
 from kernelmill.solvers import Direct, EigenPro4
 from kernelmill.tuning import search
 
@@ -410,7 +411,7 @@ BAD[3, 1], BAD[7, 4] = np.nan, np.inf
         ({"ridge": -1}, (X, y), "ridge=-1"),
         ({"ridge": float("nan")}, (X, y), "ridge=nan"),
         ({"device": "gpu7"}, (X, y), "device='gpu7'"),
-        ({"precision": "float8"}, (X, y), "precision='float8'"),
+        ({"precision": "float4"}, (X, y), "precision='float4'"),
         ({"memory_budget": "lots"}, (X, y), "memory_budget='lots'"),
         ({"memory_budget": -5}, (X, y), "memory_budget=-5"),
         ({"validation_fraction": 1.5}, (X, y), "validation_fraction=1.5"),
@@ -565,13 +566,14 @@ def small():
     return X, np.sin(X[:, 0]) + X[:, 1] ** 2
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16", "tf32", "float32", "float64"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_trains_and_is_kept_with_the_model(precision, tmp_path):
     X, y = small()
     model = KernelRegressor(**ITERATIVE, precision=precision).fit(X, y)
     exact = KernelRegressor(**ITERATIVE, precision="float64").fit(X, y)
     assert model.plan_.precision == model.model_.precision == precision
-    assert model.score(X, y) == pytest.approx(exact.score(X, y), abs=0.01)
+    lost = 0.05 if precision == "float8" else 0.01  # four features do not average 3 % of each
+    assert model.score(X, y) == pytest.approx(exact.score(X, y), abs=lost)
     model.save(tmp_path / "model")
     back = load(tmp_path / "model")
     assert back.model_.precision == precision

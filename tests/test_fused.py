@@ -111,6 +111,24 @@ def test_any_shape_and_number_of_outputs(r, t, c):
     torch.testing.assert_close(kept[:, :3].double(), truth[:, :3], rtol=1e-6, atol=1e-6)
 
 
+def test_a_passing_block_of_8_bit_features_holds_one_part_of_11_bits():
+    """Its first product has all digits; what is read later is as exact as the part."""
+    X, Z = rows(100, 200, 1), rows(140, 200, 2)
+    fast, _ = products(Laplacian(14.0), Z, "float8")
+    A, B = fast.points(X), fast.points(Z)
+    w, g, truth = rows(140, 3, 3), rows(100, 3, 4), fast.dense64(A, B)
+    passing, room = (fast.room(120, 200, passing=each) for each in (True, False))
+    assert passing.dtype == torch.float16 and room.dtype == torch.float32
+    for held, digits in ((passing, 2**-11), (room, 3e-6)):
+        exact = 1e-3 if DEVICE.type == "cuda" else 0.0  # of tensor cores that add in 14 bits
+        kept = fast.block(A, B, held)
+        assert error(kept @ w, truth @ w.double()) < 3e-6 + exact
+        assert error(kept.T @ g, truth.T @ g.double()) < digits + exact
+        assert error(kept[:, :50], truth[:, :50]) < digits + exact
+    lost = error(fast.block(A, B, passing)[:, :50], truth[:, :50])
+    assert lost > 2**-14  # one part it is
+
+
 @pytest.mark.parametrize(
     "kernel", [Laplacian(2.0), Polynomial(2.0, degree=4), ArcCosine(1.0), Linear(0.01)], ids=repr
 )

@@ -39,6 +39,7 @@ JITTERS = 1e1, 1e3, 1e5, 1e7
 
 RESIDUAL = 1e-8  # over the targets, at which steps with a float32 factor end
 STEPS = 8  # after which a factor in float64 is quicker
+SMALLEST = 128  # rows of a triangle that is not cut in two
 BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
 
 
@@ -240,9 +241,18 @@ def inverse_factors(K: Tensor, dtype: torch.dtype) -> list[Factor | InverseFacto
 
 
 def _inverted(L: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(
-        L, torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L), upper=False
-    )
+    """L⁻¹ of lower triangles: by halves, L⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]], which are products;
+    solving for each column is a chain of small launches on a GPU.
+    """
+    n = L.shape[-1]
+    if n <= SMALLEST:
+        eye = torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L)
+        return torch.linalg.solve_triangular(L, eye, upper=False)
+    half, out = n // 2, torch.zeros_like(L)
+    A, C = _inverted(L[..., :half, :half]), _inverted(L[..., half:, half:])
+    out[..., :half, :half], out[..., half:, half:] = A, C
+    torch.matmul(C @ L[..., half:, :half], A, out=out[..., half:, :half]).neg_()
+    return out
 
 
 def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:
@@ -317,7 +327,7 @@ class Pass:
             MF[: len(F)] += self.shift[: len(F), None] * F
         delta, r = torch.zeros_like(r), r.clone()
         V = r.new_zeros(M.shape[1], r.shape[1])
-        room = K.room(min(self.m, self.p), len(Z)) if self.keep else None
+        room = K.room(min(self.m, self.p), len(Z), passing=True) if self.keep else None
         # What V gains, on its way.
         more = comm.start_sum(F.T @ r[: len(F)] if self.steps is None else torch.zeros_like(V))
         ahead = self.start(0)

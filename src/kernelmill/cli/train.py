@@ -99,7 +99,7 @@ def train(
         typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: 1)"),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, float64, float32, tf32, float16 or bfloat16.")
+        str | None, typer.Option(help="auto, float64, float32, tf32, float16, bfloat16 or float8.")
     ] = None,
     memory_budget: MemoryBudget = None,
     checkpoint: Annotated[

@@ -83,7 +83,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     device : str
         "auto", "cpu", "cuda", "cuda:1", …
     precision : str
-        What features are rounded to: "auto", "float16", "bfloat16", "tf32", "float32" or
+        What features are rounded to: "auto", "float8", "float16", "bfloat16", "tf32", "float32" or
         "float64". Kernel values and sums are float32, or float64 for "float64"; the direct
         solution, Gaussian processes and, with "auto", Falkon are computed in float64.
     memory_budget : int or str, optional

@@ -23,7 +23,7 @@ from ..ops import bind, frame
 from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
-from ..planning.precision import fine_precision, precision_for, precision_of
+from ..planning.precision import eight_bits_pay, fine_precision, precision_for, precision_of
 from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
@@ -151,7 +151,10 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
             base = replace(base, rates=replace(rates, network=base.rates.network))
     plan = solvers.predict_plan(task.solver, base)
     asked, Z, some = task.request.precision, centers.Z, task.data.source.some
-    precision = task.comm.same(lambda: precision_for(asked, plan, kernel, Z, some(512).X))
+    few_epochs = not task.solver.needs_ridge
+    precision = task.comm.same(
+        lambda: precision_for(asked, plan, kernel, Z, some(512).X, few_epochs)
+    )
     if precision == plan.precision:
         return plan
     return solvers.predict_plan(task.solver, replace(base, precision=precision))
@@ -354,6 +357,8 @@ def _compiling_ahead(task: Task) -> AbstractContextManager[None]:
     if isinstance(task.solver, solvers.Direct):
         return nullcontext()
     precision = (base.fine if task.solver.exact else None) or base.precision
+    if task.request.precision is None and not task.solver.needs_ridge and eight_bits_pay(base):
+        precision = "float8"
     return warming_up(base.d, base.c, precision, task.data.source.device)
 
 

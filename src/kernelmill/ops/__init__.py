@@ -5,7 +5,6 @@ kernel where there is a GPU.
 from .modes import in_own_modes, own_modes
 from .product import (
     FEW,
-    PRECISIONS,
     SMALLEST_TILE,
     Block,
     KernelProduct,
@@ -19,10 +18,12 @@ from .product import (
     padded,
     transposed_product,
 )
+from .rounding import PRECISIONS, ROUNDINGS
 
 __all__ = [
     "FEW",
     "PRECISIONS",
+    "ROUNDINGS",
     "SMALLEST_TILE",
     "Block",
     "KernelProduct",

@@ -15,7 +15,8 @@ Triton's interpreter. docs/gpu.md has the measurements behind the constants.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,6 +41,7 @@ from ..kernels import (
     RationalQuadratic,
     ReluNTK,
 )
+from .rounding import EIGHT, ROUNDINGS, Rounding
 from .triton_kernels import SHIFT, block_product, norms, split_columns
 
 log = logging.getLogger("kernelmill")
@@ -50,6 +52,7 @@ GROWN = 2.0**SHIFT.value
 # Rows that one cuBLAS product adds up: tensor cores cut off what they
 # add, ordinary additions round.
 RUN = 2048
+LOST_BY_EIGHT = 6.6e-4  # of ‖x‖², where tiles of 128 products are added up by tensor cores
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
 # Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel
@@ -114,10 +117,12 @@ class Form:
         return PROFILES[type(self.kernel)](self.kernel)
 
     @property
+    def rounding(self) -> Rounding:
+        return ROUNDINGS[self.precision]
+
+    @property
     def dtype(self) -> torch.dtype:
-        return {"bfloat16": torch.bfloat16, "tf32": torch.float32}.get(
-            self.precision, torch.float16
-        )
+        return self.rounding.dtype
 
     @property
     def two(self) -> bool:
@@ -125,14 +130,14 @@ class Form:
 
     @property
     def tile(self) -> int:
-        """Features of a tile of a long row; tiles of two-part or float32 features take twice the
-        bytes.
+        """Features of a tile of a long row: 128 bytes; of two-part features, of each part half as
+        many.
         """
-        return 32 if self.two or self.dtype == torch.float32 else 64
+        return 32 if self.two else 128 // self.dtype.itemsize
 
     def width(self, d: int) -> int:
         """d padded: to whole tiles, or for a short row to a power of two that is one tile."""
-        short = max(16, triton.next_power_of_2(d))
+        short = max(32 if self.dtype == EIGHT else 16, triton.next_power_of_2(d))
         return (
             short
             if short <= self.tile
@@ -140,6 +145,12 @@ class Form:
             if self.two
             else -(-d // 16) * 16
         )
+
+    def added(self, BK: int) -> int:
+        """How many products of 8-bit features tensor cores may add up by themselves, which they do
+        in 14 bits; 0 for others.
+        """
+        return BK if self.dtype == EIGHT else 0
 
     def shape(self, D: int, C: int) -> Shape:
         resident = 32 if self.tile == 32 else 128
@@ -155,9 +166,10 @@ class Form:
         d, D = x.shape[1], self.width(x.shape[1])
         if self.scale != 1:
             x = x * self.scale
-        if self.dtype == torch.float16 and isinstance(self.kernel, Radial):
+        edge = self.rounding.edge
+        if math.isfinite(edge) and isinstance(self.kernel, Radial):
             # So far from every center that K is 0 there too; others overflow, and say so by NaN.
-            x = x.clamp_(-65504, 65504)
+            x = x.clamp_(-edge, edge)
         if d == D and not self.two:
             held = x.to(self.dtype).contiguous()
         else:
@@ -176,7 +188,7 @@ class Form:
             rows = TensorDescriptor.from_tensor(held, [64, BK])
             with on_device(held):
                 norms[(triton.cdiv(len(held), 64),)](
-                    rows, sq, len(held), D, BM=64, BK=BK, TWO=self.two
+                    rows, sq, len(held), D, BM=64, BK=BK, TWO=self.two, ADDED=self.added(BK)
                 )
         return sq
 
@@ -189,12 +201,11 @@ class Form:
         """What takes squares of these features to squares of bandwidths."""
         # Tensor cores cut off what they add: ‖x‖² comes out 0.6·2^-23 smaller for each 16
         # features (measured on an H200, docs/gpu.md). Distances of far rows are made of it, so
-        # it is given back here.
-        loss = (
-            0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23
-            if isinstance(self.kernel, Radial) and A.x.is_cuda
-            else 0.0
-        )
+        # it is given back here. Of 8-bit features they add a tile in 14 bits.
+        loss = 0.0
+        if isinstance(self.kernel, Radial) and A.x.is_cuda:
+            loss = 0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23
+            loss += LOST_BY_EIGHT * (self.dtype == EIGHT)
         return (1 + loss) / self.scale**2
 
     def roots(self, A: Points) -> Tensor | None:
@@ -289,8 +300,7 @@ def _launch(
     B: Points,
     w: Tensor,
     K: Tensor | None = None,
-    high: Tensor | None = None,
-    low: Tensor | None = None,
+    halves: Sequence[Tensor] = (),
 ) -> Tensor: ...
 
 
@@ -301,8 +311,7 @@ def _launch(
     B: Points,
     w: None,
     K: Tensor | None = None,
-    high: Tensor | None = None,
-    low: Tensor | None = None,
+    halves: Sequence[Tensor] = (),
 ) -> None: ...
 
 
@@ -312,10 +321,11 @@ def _launch(
     B: Points,
     w: Tensor | None,
     K: Tensor | None = None,
-    high: Tensor | None = None,
-    low: Tensor | None = None,
+    halves: Sequence[Tensor] = (),
 ) -> Tensor | None:
-    """K(A, B) @ w where w is given; K, written into `K` or as two parts into `high` and `low`."""
+    """K(A, B) @ w where w is given; K, written into `K`, or in float16 into `halves`: the high
+    part, and the low one where there are two.
+    """
     M, N, D, c = len(A), len(B), A.x.shape[1] // (1 + form.two), 1 if w is None else w.shape[1]
     C = max(16, triton.next_power_of_2(c))
     shape = (
@@ -340,10 +350,10 @@ def _launch(
         for side, block in ((A, shape.BM), (B, shape.BN))
     )
     k_high, k_low = K, None
-    if high is not None and low is not None:
+    if halves:
         k_high, k_low = (
             TensorDescriptor.from_tensor(part, [shape.BM, shape.BN // shape.parts])
-            for part in (high, low)
+            for part in (halves[0], halves[-1])
         )
     profile, number, order = form.profile
     with on_device(A.x):
@@ -372,13 +382,14 @@ def _launch(
             ORDER=order,
             NORMALISE=root_a is not None,
             PRODUCT=w is not None,
-            STORE="float32" if K is not None else "split" if high is not None else "",
+            STORE="float32" if K is not None else STORES[len(halves)],
             BM=shape.BM,
             BN=shape.BN,
             BK=shape.BK,
             PARTS=shape.parts,
             C=C,
             TWO=form.two,
+            ADDED=form.added(shape.BK),
             RESIDENT=D <= shape.BK,
             num_warps=shape.warps,
             num_stages=shape.stages,
@@ -416,6 +427,9 @@ def multiprocessors(device: torch.device) -> int:
     )
 
 
+STORES = ("", "high", "split")  # by the number of parts
+
+
 def product(form: Form, A: Points, B: Points, w: Tensor) -> Tensor:
     """K(A, B) @ w for as many columns as fit on the chip."""
     if not (len(A) and len(B)):
@@ -435,29 +449,28 @@ def evaluate(form: Form, A: Points, B: Points, out: Tensor) -> Tensor:
 
 
 class Halves:
-    """K(A, B) held as two float16 parts, 22 bits in all, in 4 bytes a value: reads like a
-    matrix, at the tensor cores' speed.
+    """K(A, B) held as two float16 parts, 22 bits in all, in 4 bytes a value, or as one: reads like
+    a matrix, at the tensor cores' speed.
 
-    It is filled by its first product, in the launch that makes that product.
+    It is filled by its first product, in the launch that makes that product, where K has all of
+    its digits.
     """
 
     def __init__(self, form: Form, A: Points, B: Points, room: Tensor):
-        """`room`: at least len(A) · (len(B) + 7) float32 numbers."""
+        """`room`: at least len(A) · (len(B) + 7) numbers, of float32 for two parts, of float16 for
+        one.
+        """
         self._form, self._A, self._B, self._filled = form, A, B, False
         wide = -(-len(B) // 8) * 8  # whole 16 bytes a row: what the copy engine asks for
-        self._parts = room.view(torch.float16)[: 2 * len(A) * wide].view(2, len(A), wide)
+        count = room.dtype.itemsize // 2
+        held = room.view(torch.float16)[: count * len(A) * wide]
+        self._parts = held.view(count, len(A), wide)
 
     def _fill(self, w: Weights) -> Weights:
         """K, and its product with w where there is one."""
         self._filled = True
-        return _launch(
-            self._form,
-            self._A,
-            self._B,
-            w,
-            high=self._parts[0, :, : len(self._B)],
-            low=self._parts[1, :, : len(self._B)],
-        )
+        halves = [part[:, : len(self._B)] for part in self._parts]
+        return _launch(self._form, self._A, self._B, w, halves=halves)
 
     def __matmul__(self, w: Tensor) -> Tensor:
         if not self._filled:
@@ -472,9 +485,9 @@ class Halves:
         """
         if not self._filled:
             self._fill(None)
-        c, C = g.shape[1], _padded(g.shape[1])
+        c, C, two = g.shape[1], _padded(g.shape[1]), len(self._parts) == 2
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
-        parts, back = split_weights(g if root_a is None else root_a[:, None] * g, C, stacked=True)
+        parts, back = split_weights(g if root_a is None else root_a[:, None] * g, C, stacked=two)
         K = self._parts.view(len(parts), -1)
         both = _in_runs(K.T, parts)[: len(self._B)]
         out = torch.add(both[:, :c], both[:, C : C + c]).mul_(back)
@@ -488,17 +501,23 @@ class Halves:
         c, C = w.shape[1], _padded(w.shape[1])
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         parts, back = split_weights(w if root_b is None else root_b[:, None] * w, C)
-        both = _in_runs(self._parts[0, :, : len(w)], parts)
-        low = _in_runs(self._parts[1, :, : len(w)], parts[:, :C])
-        out = torch.add(both[:, :c], both[:, C : C + c]).add_(low[:, :c]).mul_(back)
+        high, *low = self._parts[:, :, : len(w)]
+        both = _in_runs(high, parts)
+        out = torch.add(both[:, :c], both[:, C : C + c])
+        for part in low:
+            out += _in_runs(part, parts[:, :C])[:, :c]
+        out *= back
         return out if root_a is None else root_a[:, None] * out
 
     def __getitem__(self, key: tuple[slice, slice]) -> Tensor:
         if not self._filled:
             self._fill(None)
         rows, cols = key
-        high, low = self._parts[:, rows, : len(self._B)][:, :, cols]
-        K = torch.add(high.float(), low).mul_(1 / GROWN)
+        high, *low = self._parts[:, rows, : len(self._B)][:, :, cols]
+        K = high.float()
+        for part in low:
+            K += part
+        K *= 1 / GROWN
         root_a, root_b = self._form.roots(self._A), self._form.roots(self._B)
         return (
             K if root_a is None or root_b is None else K * root_a[rows, None] * root_b[None, cols]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel, Points, Sum
+from .rounding import HALF, ROUNDINGS
 
 try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
     from . import fused, fused64
@@ -28,7 +29,6 @@ except ImportError:
 
 log = logging.getLogger("kernelmill")
 
-PRECISIONS = ["float16", "bfloat16", "tf32", "float32", "float64"]
 # Numbers embedded at a time: their float32 copies must be small beside the features that are kept.
 CHUNK = 16 << 20
 # Rows of a tile on the CPU: enough for a full-speed matrix product; columns then follow from the
@@ -164,10 +164,11 @@ class KernelProduct:
         )
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self._embed = kernel.embedding(origin, self.dtype)
-        # Radial features are in bandwidths: whatever the spread of the centers, rows 64
-        # bandwidths away must fit.
-        largest = 2.0**10 if kernel.translation_invariant else 2.0**100
-        self._scale = power_of_two(spread, largest) if precision in ("float16", "float32") else 1.0
+        self._rounding = ROUNDINGS[precision]
+        self._scale, largest = 1.0, self._rounding.scale
+        if largest is not None:
+            largest = largest if kernel.translation_invariant else 2.0**100
+            self._scale = power_of_two(spread, largest)
         wanted = device.type == "cuda" if use_fused is None else use_fused
         # Of at most one of the two there is a form.
         self._form = (
@@ -211,13 +212,11 @@ class KernelProduct:
             return self._form.points(x)
         if self._wide_form is not None:
             return self._wide_form.points(x)
-        if self.precision in ("float16", "bfloat16"):
-            half = x.bfloat16() if self.precision == "bfloat16" else x * self._scale
-            if self.precision == "float16":
-                half = (
-                    half.clamp_(-65504, 65504) if self.kernel.translation_invariant else half
-                ).half()
-            x = half.float() / self._scale
+        if self.precision in HALF:
+            x, edge = x * self._scale, self._rounding.edge
+            if self.kernel.translation_invariant:
+                x = x.clamp_(-edge, edge)
+            x = x.to(self._rounding.dtype).float() / self._scale
         return self.kernel.points(x)
 
     def hold(self, x: Tensor) -> Points:
@@ -252,11 +251,16 @@ class KernelProduct:
         """
         return self.kernel.evaluate(self._wide(A), self._wide(B))
 
-    def room(self, rows: int, cols: int, rounded: bool = False) -> Tensor | None:
+    def room(
+        self, rows: int, cols: int, rounded: bool = False, passing: bool = False
+    ) -> Tensor | None:
         """Memory for one `block`, or a `rounded` one, of up to this size, to be used again and
-        again; None where there is not enough.
+        again; None where there is not enough. `passing`: each block is forgotten after a step, and
+        may have as few digits as its rounding says.
         """
         dtype = torch.float32 if rounded else self.dtype
+        if passing and self._form is not None and self._rounding.parts == 1:
+            dtype = torch.float16
         try:
             return torch.empty(rows * padded(cols), dtype=dtype, device=self.device)
         except torch.OutOfMemoryError:

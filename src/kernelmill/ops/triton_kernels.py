@@ -163,8 +163,9 @@ def _consume(
             K = _values(dot, sq_a, sq_b, unit, number, SHIFT * 1.0, PROFILE, ORDER)
         K_high = K.to(tl.float16)
         K_low = (K - K_high.to(tl.float32)).to(tl.float16)
-        if STORE == "split":
+        if STORE == "high" or STORE == "split":
             k_high.store([row, start], K_high)
+        if STORE == "split":
             k_low.store([row, start], K_low)
         if PRODUCT:
             at = cols[:, None] * (2 * C) + tl.arange(0, C)[None, :]
@@ -215,15 +216,17 @@ def block_product(
     PARTS: tl.constexpr,
     C: tl.constexpr,
     TWO: tl.constexpr,
+    ADDED: tl.constexpr,
     RESIDENT: tl.constexpr,
 ):
     """K(A, B), stored or multiplied by w, tile by tile.
 
-    STORE: "" nothing, "float32" K through a pointer, "split" its two parts through descriptors.
-    PRODUCT: K @ w, one sum per program.
+    STORE: "" nothing, "float32" K through a pointer, "split" its two parts through descriptors,
+    "high" the first of them. PRODUCT: K @ w, one sum per program.
 
     TWO: features are float16 pairs, the low parts D columns behind the high ones; what low times
-    low would add is below float32.
+    low would add is below float32. ADDED: of 8-bit features, how many products tensor cores add up
+    by themselves, in 14 bits; 0 of others.
     """
     program = tl.program_id(0)
     # Neighbours share the column tile: it is read once from memory.
@@ -244,7 +247,7 @@ def block_product(
         start = j * BN
         if RESIDENT:
             z = b.load([start, 0])
-            dot = tl.dot(x, z.T, input_precision="tf32")
+            dot = tl.dot(x, z.T, input_precision="tf32", max_num_imprecise_acc=ADDED)
             if TWO:
                 dot = tl.dot(x, b.load([start, D]).T, dot)
                 dot = tl.dot(x_low, z.T, dot)
@@ -259,7 +262,11 @@ def block_product(
                     dot = tl.dot(a.load([row, D + k]), z.T, dot)
                 else:
                     dot = tl.dot(
-                        a.load([row, k]), b.load([start, k]).T, dot, input_precision="tf32"
+                        a.load([row, k]),
+                        b.load([start, k]).T,
+                        dot,
+                        input_precision="tf32",
+                        max_num_imprecise_acc=ADDED,
                     )
         if PARTS == 1:
             out = _consume(
@@ -352,7 +359,16 @@ def block_product(
 
 
 @triton.jit(do_not_specialize=["M"])
-def norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexpr):
+def norms(
+    a,
+    out_ptr,
+    M,
+    D,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    TWO: tl.constexpr,
+    ADDED: tl.constexpr,
+):
     """‖x‖² summed in the very order in which `block_product` sums x·z: rows that coincide are at
     distance 0 exactly.
     """
@@ -360,7 +376,7 @@ def norms(a, out_ptr, M, D, BM: tl.constexpr, BK: tl.constexpr, TWO: tl.constexp
     dot = tl.zeros((BM, BM), tl.float32)
     for k in range(0, D, BK):
         x = a.load([row, k])
-        dot = tl.dot(x, x.T, dot, input_precision="tf32")
+        dot = tl.dot(x, x.T, dot, input_precision="tf32", max_num_imprecise_acc=ADDED)
         if TWO:
             low = a.load([row, D + k])
             dot = tl.dot(x, low.T, dot)

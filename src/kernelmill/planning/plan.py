@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 import torch
 
 from ..errors import InputError
+from ..ops import ROUNDINGS
 from ..preconditioner import FRESH_ROWS
 from ..types import Json
 from .machine import Network, Rates
@@ -138,7 +139,13 @@ class Plan:
 
     @property
     def feature_bytes(self) -> int:
-        return 2 if self.on_gpu and self.precision in ("float16", "bfloat16") else self.itemsize
+        held = ROUNDINGS[self.precision].dtype.itemsize
+        return held if self.on_gpu and self.precision != "float32" else self.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Of a kernel value that a step holds between its two uses."""
+        return 2 * ROUNDINGS[self.precision].parts if self.on_gpu else self.itemsize
 
 
 def default_epochs(n: int) -> int:

@@ -80,7 +80,7 @@ class EigenPro3(Solver[Setup, ProjectedState]):
         plan, n = setup.plan, problem.source.n
         state, best = state.copy(), state.copy()
         every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
-        room = setup.K.room(plan.m or 1, len(setup.Z)) if plan.keep_block else None
+        room = setup.K.room(plan.m or 1, len(setup.Z), passing=True) if plan.keep_block else None
         while state.epoch < plan.epochs:
             for i, batch in enumerate(
                 problem.source.batches(plan.m or 1, state.epoch, state.position)
@@ -129,7 +129,7 @@ def step(
         else float("inf")
     )
     g = w_m * e
-    step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms, F), limit)[:, None] * g
+    step = row_steps(eta, w_m[:, 0] * diagonal(K, X_m, K_ms @ F), limit)[:, None] * g
     v = F.T @ (K_ms.T @ step)
     if plan.ridge:
         rho = eta * plan.ridge * m / plan.n

@@ -197,9 +197,11 @@ def peak_bytes(plan: Plan) -> int:
     wide = plan.features * 3 * item
     batch = m * (d * plan.x_bytes + wide + 2 * item * (s + q) // plan.ranks)
     batch += m * d * plan.x_bytes * (plan.ranks > 1)  # the next one, which is being gathered
-    step = cycle * (row + c * item) + batch + (m * p * item if plan.keep_block and plan.m else 0)
+    step = cycle * (row + c * item) + batch
+    if plan.keep_block and plan.m:
+        step += m * p * plan.block_bytes
     project = (
-        m_Z * p * item if plan.keep_block and plan.projection != "cholesky" else 0
+        m_Z * p * plan.block_bytes if plan.keep_block and plan.projection != "cholesky" else 0
     ) + 3 * p * c * item
     # Weights in two parts, sums of programs; or tiles.
     products = 3 * p * max(16, c) * item if plan.on_gpu else 2 * plan.tile_bytes

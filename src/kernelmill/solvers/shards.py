@@ -70,7 +70,7 @@ class Shards:
         """Room for the rows of one cycle."""
         plan, x, sq = self.setup.plan, self.Z.x, self.Z.sq
         room = (plan.T or 1) * -(-(plan.m or 1) // self._comm.size)
-        memory = self.K.room(plan.m or 1, len(self.Z)) if plan.keep_block else None
+        memory = self.K.room(plan.m or 1, len(self.Z), passing=True) if plan.keep_block else None
         weights = torch.empty(room, plan.c, dtype=self.K.dtype, device=self.K.device)
         return Temporary(x.new_empty(room, x.shape[1]), sq.new_empty(room), weights, memory)
 
@@ -100,7 +100,8 @@ class Shards:
         f = block @ alpha + self.K.matmul(x, tmp.points, tmp.alpha)
         K_own = block[:, : len(X_s)] if is_alone(self._comm) else self.K.dense(x[self.mine], X_s)
         k = f.new_zeros(len(x), 1)
-        k[self.mine, 0] = diagonal(self.K, x[self.mine], K_own, self.setup.F, self.setup.rough)
+        F = self.setup.F_rough
+        k[self.mine, 0] = diagonal(self.K, x[self.mine], K_own.to(F.dtype) @ F)
         return torch.cat([f, k, *([] if last is None else [last[rows]])], 1)
 
     def sum(self, part: Tensor) -> Tensor:
