@@ -66,6 +66,15 @@ def test_a_recomputed_block_reads_like_a_matrix():
     torch.testing.assert_close(lazy[:, :4], held[:, :4])
 
 
+@pytest.mark.parametrize("tile_bytes", [1 << 20, 4 * 8 * 5 * 5])
+def test_half_of_a_square_is_the_whole(tile_bytes):
+    K = make(Laplacian(2.0), torch.float64, tile_bytes)
+    A, v = K.points(torch.randn(33, 6)), torch.randn(33, 2, dtype=torch.float64)
+    whole = K.dense(A, A)
+    torch.testing.assert_close(K.gram(A, torch.empty_like(whole)), whole)
+    torch.testing.assert_close(K.gram_times(A, v), whole @ v)
+
+
 def test_float64_of_rounded_features_is_what_eigensystems_see():
     K = make(Laplacian(2.0), torch.float32, 1 << 20)
     A = K.points(torch.randn(30, 6, dtype=torch.float64))

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.kernels import Gaussian, Laplacian, Matern, Sum, encode_columns
-from kernelmill.projection import RESIDUAL, conjugate, solve_ridge
+from kernelmill.ridge import RESIDUAL, by_factor, conjugate, solve_ridge
 from kernelmill.tuning.judge import FOLDS, EachRow, Judge, Verdict
 from kernelmill.tuning.metric import Gradients, stretch
 from kernelmill.tuning.recipes import Contest, Ways, choose_recipe
@@ -39,7 +39,7 @@ def test_a_factor_of_few_digits_solves_as_one_of_many(kernel, ridge):
     assert (K @ got + diagonal[:, None] * got - Y).norm() < 1e-7 * Y.norm()
     A = K + torch.diag(diagonal)
     L, failed = torch.linalg.cholesky_ex(A.float())
-    left = 1.0 if failed.item() else conjugate(lambda v: A @ v, L, Y)[1]
+    left = 1.0 if failed.item() else conjugate(lambda v: A @ v, by_factor(L), Y)[1]
     assert (left <= RESIDUAL) == (ridge > 1e-9 or isinstance(kernel, Laplacian))
 
 

@@ -420,27 +420,44 @@ def test_out_of_memory_in_an_epoch_of_eigenpro2_goes_on_with_nothing_kept(monkey
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("way", ["both", "float32 alone"])
+@pytest.mark.parametrize("way", ["steps", "float32 factor"])
 @pytest.mark.parametrize("kernel", [Laplacian(3.0), Gaussian(4.0)])
-def test_a_float32_factor_reaches_the_float64_solution(kernel, way, monkeypatch):
-    """With K in float64 beside it, or evaluated anew where only the factor fits; weights too."""
+def test_float32_reaches_the_float64_solution(kernel, way, monkeypatch):
+    """With K held in float32, or its factor where that alone fits; weights too."""
     g = torch.Generator().manual_seed(0)
-    X, w = torch.randn(300, 4, generator=g).double(), torch.rand(300, generator=g).double()
+    X, w = torch.randn(700, 4, generator=g).double(), torch.rand(700, generator=g).double()
     w[:3] = 0
-    Y = torch.stack([X[:, 0].sin(), torch.zeros(300).double()], 1)
+    Y = torch.stack([X[:, 0].sin(), torch.zeros(700).double()], 1)
     K = bind(kernel, X.mean(0), "float64", torch.device("cpu"), 1 << 20)
     Z, ridge = K.points(X), 0.1
-    budget = direct_bytes(300, every_row=True) - 1 if way == "float32 alone" else 1 << 40
     exact = direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40)
-    monkeypatch.setattr(direct, "MANY", 100)
     made = []
-    plain = direct.conjugate
-    monkeypatch.setattr(direct, "conjugate", lambda *a: made.append(1) or plain(*a))
+    if way == "steps":
+        monkeypatch.setattr(direct, "MANY", 100)
+        monkeypatch.setattr(direct, "factor_made", lambda *_: pytest.fail("factored"))
+    budget = 1 << 40 if way == "steps" else direct_bytes(700, every_row=True) - 1
+    name = "solve_nested" if way == "steps" else "conjugate"
+    plain = getattr(direct, name)
+    monkeypatch.setattr(direct, name, lambda *a: made.append(1) or plain(*a))
     got = direct.kernel_ridge(K, Z, Y, w, ridge, budget)
     assert made and (got[:3] == 0).all() and (got[:, 1] == 0).all()
     gram = kernel(X)
-    tolerance = 1e-6 if way == "float32 alone" else 1e-10
-    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=tolerance)
+    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=1e-6)
+
+
+def test_steps_that_do_not_get_there_leave_it_to_a_factor(monkeypatch):
+    """A ridge below what float32 tells apart, and one that takes too many steps."""
+    g = torch.Generator().manual_seed(0)
+    X, w = torch.randn(500, 3, generator=g).double(), torch.ones(500).double()
+    Y = torch.randn(500, 1, generator=g).double()
+    K = bind(Gaussian(3.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
+    Z = K.points(X)
+    exact = [direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40) for ridge in (1e-9, 1e-3)]
+    monkeypatch.setattr(direct, "MANY", 100)
+    monkeypatch.setattr("kernelmill.ridge.MOST", 1)
+    monkeypatch.setattr("kernelmill.ridge.RANK", (2, 2))
+    for ridge, want in zip((1e-9, 1e-3), exact, strict=True):
+        assert torch.equal(direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40), want)
 
 
 def test_a_float32_factor_says_where_it_has_too_few_digits():

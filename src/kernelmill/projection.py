@@ -37,8 +37,6 @@ Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 JITTERS = 1e1, 1e3, 1e5, 1e7
 
 
-RESIDUAL = 1e-8  # over the targets, at which steps with a float32 factor end
-STEPS = 8  # after which a factor in float64 is quicker
 SMALLEST = 128  # rows of a triangle that is not cut in two
 BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
 
@@ -122,60 +120,6 @@ def factor_in_place(K: Tensor) -> bool:
     info = torch.empty(0, dtype=torch.int32, device=K.device)
     torch.linalg.cholesky_ex(K, out=(K, info))
     return info.item() == 0 and not bool(torch.isnan(K.diagonal()).any())
-
-
-def solve_ridge(K: Tensor, diagonal: Tensor, Y: Tensor) -> Tensor | None:
-    """(K + diag(diagonal))⁻¹ Y for float64 K; None where there is no factor.
-
-    On a CPU by a factor in float32, which takes half of the time, where that has digits enough;
-    else by one in float64.
-    """
-    if K.device.type == "cpu":
-        L = K.float().T
-        L.diagonal().add_(diagonal.float())
-        if factor_in_place(L):
-            found, left = conjugate(lambda v: K @ v + diagonal[:, None] * v, L, Y)
-            if left <= RESIDUAL:
-                return found
-    L = K.clone().T
-    L.diagonal().add_(diagonal)
-    return torch.cholesky_solve(Y, L) if factor_in_place(L) else None
-
-
-def conjugate(
-    times: Callable[[Tensor], Tensor],
-    L: Tensor,
-    Y: Tensor,
-    residual: float = RESIDUAL,
-    steps: int = STEPS,
-) -> tuple[Tensor, float]:
-    """A⁻¹ Y by conjugate gradients in float64, v ↦ A v given by `times`, with a Cholesky factor of
-    A in float32, which makes each step take most of the residual away; and what is left of it over
-    Y, NaN where it cannot be told.
-    """
-
-    def precondition(R: Tensor) -> Tensor:
-        # torch.cholesky_solve would copy L.
-        half = torch.linalg.solve_triangular(L, R.float(), upper=False)
-        return torch.linalg.solve_triangular(L.T, half, upper=True).double()
-
-    X, R = torch.zeros_like(Y), Y
-    Z = V = precondition(R)
-    size, left = (R * Z).sum(0), 1.0
-    tiny = torch.finfo(Y.dtype).tiny
-    for _ in range(steps):
-        Q = times(V)
-        step = size / (V * Q).sum(0).clamp(min=tiny)
-        X, R = X + step * V, R - step * Q
-        left = (R.norm() / Y.norm().clamp(min=tiny)).item()
-        if not left > residual:
-            break
-        before, Z = Z, precondition(R)
-        new = (R * Z).sum(0)
-        # Less what it shares with the last one: in float32 it is not the same map at each step.
-        V = Z + (new - (R * before).sum(0)) / size.clamp(min=tiny) * V
-        size = new
-    return X, left
 
 
 def _jitters(K: Tensor, dtype: torch.dtype) -> list[float]:

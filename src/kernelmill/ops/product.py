@@ -288,7 +288,43 @@ class KernelProduct:
         wide = padded(len(B))
         return Rounded(self.dense(A, B, room[: len(A) * wide].view(len(A), wide)[:, : len(B)]))
 
+    def gram(self, A: Points, out: Tensor) -> Tensor:
+        """K(A, A), written into `out`."""
+        if self.is_fused:
+            return self.dense(A, A, out)
+        for rows, cols, tile in self._upper_tiles(A):
+            out[rows, cols] = tile
+            if rows != cols:
+                out[cols, rows] = tile.T
+        return out
+
     # ---- products
+
+    def gram_times(self, A: Points, v: Tensor) -> Tensor:
+        """K(A, A) @ v."""
+        if self.is_fused or self.is_wide(v):
+            return self.matmul(A, A, v)
+        return self._smaller_on_shortage(lambda A, _, v: self._gram_times(A, v), A, A, v)
+
+    def _gram_times(self, A: Points, v: Tensor) -> Tensor:
+        out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
+        for rows, cols, tile in self._upper_tiles(A):
+            out[rows].addmm_(tile, v[cols])
+            if rows != cols:
+                out[cols].addmm_(tile.T, v[rows])
+        return out
+
+    def _upper_tiles(self, A: Points) -> Iterator[tuple[slice, slice, Tensor]]:
+        """K(A, A) on and above the diagonal, in square tiles: the rest is the same."""
+        item, n = A.x.dtype.itemsize, len(A)
+        side = max(1, min(n, math.isqrt(self.tile_bytes // item)))
+        buffer = torch.empty(side * side, dtype=A.x.dtype, device=A.x.device)
+        cut = [slice(i, min(i + side, n)) for i in range(0, n, side)]
+        for i, rows in enumerate(cut):
+            for cols in cut[i:]:
+                high, wide = rows.stop - rows.start, cols.stop - cols.start
+                tile = buffer[: high * wide].view(high, wide)
+                yield rows, cols, self.kernel.evaluate(A[rows], A[cols], out=tile)
 
     def matmul(self, A: Points, B: Points, v: Tensor) -> Tensor:
         """K(A, B) @ v."""

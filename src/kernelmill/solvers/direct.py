@@ -21,25 +21,18 @@ from ..planning.costs import always, direct_bytes, factoring, values64
 from ..planning.machine import Rates
 from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
-from ..projection import (
-    RESIDUAL,
-    STEPS,
-    NotPositiveDefinite,
-    conjugate,
-    factor,
-    factor_in_place,
-    factor_made,
-)
+from ..projection import NotPositiveDefinite, factor, factor_in_place, factor_made
+from ..ridge import RANK, RESIDUAL, by_factor, conjugate, rank_for, solve_nested
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
-MANY = 10_000  # rows from which half of the time of a factor is worth a second matrix
+MANY = 6000  # rows on a CPU from which conjugate gradients are quicker than a factor
 # Over the largest sum of a row of K, the ridge from which a float32 factor has digits enough: a
 # wide Gaussian of 4,000 rows is solved in 6 steps at 3e-7, not in 20 at 3e-8.
 SMALL = 2.5e-7
-SOLVED = 1e-12  # residual over the targets at which steps end, where each of them is a moment
-MOST = 100  # steps, where each of them evaluates K
+STEPS = 20  # with K as it is held, in all, where the ridge is a usual one
+MOST = 100  # steps with a float32 factor, each of which evaluates K
 
 
 @dataclass
@@ -78,8 +71,6 @@ class Direct(Solver[Added, DirectState | None]):
         if base.every_row and bytes > base.budget:
             bytes = direct_bytes(base.p, True, single=True) + 64 * base.p * base.c
             bytes += 4 * base.tile_bytes
-        elif base.every_row and _holds_both(base.p, base.on_gpu, base.budget):
-            bytes = _bytes_of_both(base.p)
         if bytes > base.budget:
             raise InputError(
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
@@ -90,11 +81,14 @@ class Direct(Solver[Added, DirectState | None]):
 
     def seconds(self, plan: Plan, rates: Rates) -> float:
         n, p = plan.n, plan.p
+        if plan.every_row and _takes_steps(n, plan.on_gpu, plan.budget):
+            rough = 2 * rank_for(n) ** 2 * n / rates.products  # operations of float32: half of it
+            held = STEPS * 4 * n * n / rates.read * max(1.0, plan.c / 4)
+            return always(plan) + 2.5 * values64(n * n, plan, rates) + rough + held
         if plan.every_row:
-            share = 0.55 if _holds_both(n, plan.on_gpu, plan.budget) else 1.0
             # With a float32 factor alone, each of some ten steps evaluates K again.
             times = 1 if direct_bytes(n, every_row=True) <= plan.budget else 11
-            return always(plan) + times * values64(n * n, plan, rates) + share * factoring(n, rates)
+            return always(plan) + times * values64(n * n, plan, rates) + factoring(n, rates)
         work = (
             2 if plan.on_gpu else 3
             # A triangular solve, at less than a product's rate, and a product.
@@ -136,43 +130,44 @@ def kernel_ridge(
 ) -> Tensor:
     """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out.
 
-    By a factor in float64, which takes K's place. Where that does not fit, and on a CPU, where it
-    takes twice the time, by one in float32 and conjugate gradients with K in float64.
+    By a factor in float64, which takes K's place. Of many rows on a CPU, by conjugate gradients
+    with K in float64, and in float32 where it is held; where a float64 factor does not fit, by one
+    in float32 and the same.
     """
     root = w.sqrt()[:, None]
-    right, fits = root * Y, direct_bytes(len(Z), every_row=True) <= budget
+    right, n = root * Y, len(Z)
 
     def system(dtype: torch.dtype = torch.float64) -> Tensor:
-        A = torch.empty(len(Z), len(Z), dtype=dtype, device=K.device)
-        K.dense(Z, Z, A)
+        A = torch.empty(n, n, dtype=dtype, device=K.device)
+        rows = Z if dtype == K.dtype else K.kernel.points(Z.x.to(dtype))
+        K.gram(rows, A)
         A *= root.to(dtype)
         A *= root.T.to(dtype)
         A.diagonal().add_(ridge)
         return A
 
-    if not fits:
-        return root * _single(system(torch.float32), right, lambda v: _times(K, Z, root, ridge, v))
-    if _holds_both(len(Z), K.device.type == "cuda", budget):
-        A = system()
-        if ridge > least_ridge(A) and factor_in_place(L := A.float().T):
-            beta, left = conjugate(lambda v: A @ v, L, right, SOLVED, STEPS)
-            if left <= RESIDUAL:
-                return root * beta
+    def times(v: Tensor) -> Tensor:
+        return root * K.gram_times(Z, root * v) + ridge * v
+
+    if _takes_steps(n, K.device.type == "cuda", budget):
+        A = system(torch.float32)
+        found = solve_nested(times, A, ridge, right) if ridge > least_ridge(A) else None
+        if found is not None:
+            return root * found
         del A
+    if direct_bytes(n, every_row=True) > budget:
+        return root * _single(system(torch.float32), right, times)
     return root * factor_made(system).solve(right)
 
 
-def _holds_both(n: int, on_gpu: bool, budget: int) -> bool:
-    """Whether K in float64 and a factor in float32 are held: a GPU gains nothing by it."""
-    return not on_gpu and n >= MANY and _bytes_of_both(n) <= budget
+def _takes_steps(n: int, on_gpu: bool, budget: int) -> bool:
+    """Whether conjugate gradients are tried before a factor: a GPU gains nothing by it."""
+    return not on_gpu and n >= MANY and _bytes_of_steps(n) <= budget
 
 
-def _bytes_of_both(n: int) -> int:
-    return 12 * n * n + 8 * TILE_BYTES
-
-
-def _times(K: KernelProduct, Z: Points, root: Tensor, ridge: float, v: Tensor) -> Tensor:
-    return root * K.matmul(Z, Z, root * v) + ridge * v
+def _bytes_of_steps(n: int) -> int:
+    """K in float32, and the rows of its rough inverse."""
+    return 4 * n * (n + 2 * RANK[1]) + 8 * TILE_BYTES
 
 
 def _single(A: Tensor, Y: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
@@ -185,7 +180,7 @@ def _single(A: Tensor, Y: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
             f"K of {len(A)} rows cannot be factored in float32, and float64 does not fit; use"
             " solver='falkon' or a larger ridge."
         )
-    found, left = conjugate(times, L, Y, RESIDUAL, MOST)
+    found, left = conjugate(times, by_factor(L), Y, RESIDUAL, MOST)
     if not left <= 1e2 * RESIDUAL:
         warn(
             f"the direct solution of {len(A)} rows was left at a residual of {left:.1g}: a float32"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel
-from ..projection import solve_ridge
+from ..ridge import solve_ridge
 from ..scoring import ERRORS, score
 from .descent import RIDGES
 from .loo import loo_residuals

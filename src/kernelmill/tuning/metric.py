@@ -14,7 +14,8 @@ from ..gradients import OUTPUTS, agop
 from ..kernels import Features, Kernel, Radial, Scale, Sum
 from ..kernels.features import Feature
 from ..model import KernelModel
-from ..projection import NotPositiveDefinite, solve_ridge
+from ..projection import NotPositiveDefinite
+from ..ridge import solve_ridge
 
 ON_GPU, ON_CPU, LEAST_ROWS = 20_000, 2000, 200  # rows that gradients are taken on
 WORK = 5 * 10**9  # multiplications that gradients may take on a CPU: about .3 s of two cores

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..kernels import Features, Kernel, Radial, Sum, resolve
-from ..projection import NotPositiveDefinite, factor, solve_ridge
+from ..projection import NotPositiveDefinite, factor
+from ..ridge import solve_ridge
 from .descent import FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
 from .loo import LeaveOneOut, loo_error, loo_residuals
 from .sample import CHECK_ROWS, FINAL_ROWS, FIRST_ROWS, Sample, scale_of
