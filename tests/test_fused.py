@@ -127,6 +127,8 @@ def test_a_passing_block_of_8_bit_features_holds_one_part_of_11_bits():
         assert error(kept[:, :50], truth[:, :50]) < digits + exact
     lost = error(fast.block(A, B, passing)[:, :50], truth[:, :50])
     assert lost > 2**-14  # one part it is
+    nothing = fast.block(A, B[:0], passing)
+    assert torch.equal(nothing @ w[:0], torch.zeros(100, 3, device=DEVICE))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 JITTERS = 1e1, 1e3, 1e5, 1e7
 
 
-SMALLEST = 128  # rows of a triangle that is not cut in two
+SMALLEST = 256  # rows of a triangle that is not cut in two
 BLOCK = 1024  # rows of a factor that are solved at a time on a GPU
 
 
@@ -75,7 +75,7 @@ class Factor:
         starts = range(0, len(self.L), BLOCK)
         return replace(
             self,
-            diagonal=[_inverted(self.L[i : i + BLOCK, i : i + BLOCK].contiguous()) for i in starts],
+            diagonal=[inverted(self.L[i : i + BLOCK, i : i + BLOCK].contiguous()) for i in starts],
         )
 
 
@@ -174,17 +174,17 @@ def inverse_factors(K: Tensor, dtype: torch.dtype) -> list[Factor | InverseFacto
         diagonals -= JITTERS[0] * unit[:, None]
         return [
             (
-                InverseFactor(_inverted(L[j]), JITTERS[0] * unit[j])
+                InverseFactor(inverted(L[j]), JITTERS[0] * unit[j])
                 if good[j]
                 else factor(K[j].clone(), dtype)
             )
             for j in range(len(K))
         ]
-    inverse = _inverted(L)
+    inverse = inverted(L)
     return [InverseFactor(inverse[j], JITTERS[0] * unit[j]) for j in range(len(K))]
 
 
-def _inverted(L: Tensor) -> Tensor:
+def inverted(L: Tensor) -> Tensor:
     """L⁻¹ of lower triangles: by halves, L⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]], which are products;
     solving for each column is a chain of small launches on a GPU.
     """
@@ -193,7 +193,7 @@ def _inverted(L: Tensor) -> Tensor:
         eye = torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L)
         return torch.linalg.solve_triangular(L, eye, upper=False)
     half, out = n // 2, torch.zeros_like(L)
-    A, C = _inverted(L[..., :half, :half]), _inverted(L[..., half:, half:])
+    A, C = inverted(L[..., :half, :half]), inverted(L[..., half:, half:])
     out[..., :half, :half], out[..., half:, half:] = A, C
     torch.matmul(C @ L[..., half:, :half], A, out=out[..., half:, :half]).neg_()
     return out

@@ -460,14 +460,13 @@ def _choose_recipe(
     there is time and the run is so much denser that they may be better.
     """
     few = ridge if sample.ratio >= 1 else None
-    request = task.request
-    rows = task.data.rows
-    contest = recipes.Contest(
-        sample, rows.columns, few, effort_of(task.data), request.ways, rows.seen_as
-    )
+    request, rows, effort = task.request, task.data.rows, effort_of(task.data)
+    meet_again = task.base.p >= effort.beyond and not isinstance(rows.X, Stream)
+    if meet_again:
+        effort = replace(effort, judged=effort.sifted)
+    contest = recipes.Contest(sample, rows.columns, few, effort, request.ways, rows.seen_as)
     found = recipes.choose_recipe(contest, trace.report, lambda: trace.left > 0)
-    denser = task.base.p >= effort_of(task.data).beyond
-    rivals = denser and trace.left > 0 and not isinstance(task.data.rows.X, Stream)
+    rivals = meet_again and trace.left > 0
     choices = [
         search.Choice(
             each.kernel, each.verdict.ridge, each.verdict.error, each.label, each.verdict.values

@@ -277,7 +277,9 @@ class KernelProduct:
         """
         if room is None:
             return Recomputed(self, A, B)
-        if self._form is not None and len(A) and len(B):
+        if not (len(A) and len(B)):
+            return self.dense(A, B)
+        if self._form is not None:
             return fused.Halves(self._form, A, B, room)
         return self.dense(A, B, room[: len(A) * len(B)].view(len(A), len(B)))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..kernels import Kernel
+from ..kernels import Kernel, Radial, Sum
 from .judge import Fold, Grams, Judge, Verdict
 from .sample import Sample
 
@@ -41,6 +41,21 @@ class Around(NamedTuple):
     k: Tensor
     Y: Tensor
     w: Tensor
+
+
+def _evaluate(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
+    """(a, r, t) K of features A (a, r, D) and B (a, t, D), for each of a."""
+    if isinstance(kernel, Sum):
+        parts = (side.split(kernel.widths(side.shape[-1]), -1) for side in (A, B))
+        each = zip(kernel.parts, kernel.shares, *parts, strict=True)
+        return torch.stack([share * _evaluate(part, a, b) for part, share, a, b in each]).sum(0)
+    if not isinstance(kernel, Radial):
+        points = kernel.points
+        pairs = zip(A, B, strict=True)
+        return torch.stack([kernel.evaluate(points(a), points(b)) for a, b in pairs])
+    sq_a, sq_b = kernel.squares(A)[..., None], kernel.squares(B)[..., None, :]
+    sq_dist = torch.baddbmm(sq_b, A, B.mT, alpha=-2).add_(sq_a).clamp_(min=0)
+    return kernel.profile(sq_dist)
 
 
 class Nearby(Judge):
@@ -85,12 +100,9 @@ class Nearby(Judge):
             # Leaving a row out would leave its copy in, which says nothing of other rows.
             copies = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
             x = fine(around).view(*near.shape, -1)
-            points = [kernel.points(each) for each in x]
-            own = [kernel.points(row[None]) for row in fine(X)]
-            K = [kernel.evaluate(each, each) for each in points]
-            k = [kernel.evaluate(row, each)[0] for row, each in zip(own, points, strict=True)]
+            K, k = _evaluate(kernel, x, x), _evaluate(kernel, fine(X)[:, None], x)[:, 0]
             w = torch.where(copies, NOTHING, w[..., 0])
-            found.append(Around(torch.stack(K), torch.stack(k), Y, w))
+            found.append(Around(K, k, Y, w))
         return found
 
     def values(self, grams: Grams, ridge: float) -> Tensor | None:

@@ -34,6 +34,7 @@ class Effort:
     parted: int  # rows of such a sample, at most
     each: int  # rows of classes, at most, of which each is left out once at the end
     beyond: int  # centers, from which the last ones are compared by nearest rows: see Nearby
+    sifted: int  # rows on which recipes are compared that meet again there
 
     @classmethod
     def on(cls, device: torch.device, budget: int) -> Effort:
@@ -42,9 +43,12 @@ class Effort:
         if device.type == "cuda":
             each = min(30_000, most)
             judged = min(24_000, most)
-            return cls(3000, 6000, judged, True, 3, 15, 8000, 6000, 24_000, each, 2 * each)
+            sifted = min(8000, most)
+            return cls(
+                3000, 6000, judged, True, 3, 15, 8000, 6000, 24_000, each, 2 * each, sifted
+            )
         judged, each = min(2500, most), min(3900, most)
-        return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000)
+        return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000, judged)
 
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
