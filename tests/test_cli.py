@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -63,6 +64,19 @@ def typed(*words, code=0):
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return json.loads(result.stdout) if "--json" in words and code == 0 else result.output
+
+
+def test_predicting_a_file_says_how_far_it_is(files, monkeypatch):
+    """A line every few seconds where there is no terminal; the rows are read piece by piece."""
+    typed("train", "train.csv", "--target", "price", "--out", "m", "--n-centers", "50")
+    monkeypatch.setattr("kernelmill.estimators.inputs.PREDICT_ROWS", 100)
+    monkeypatch.setattr("kernelmill.callbacks.progress.EVERY", 0.0)
+    pq.write_table(pa.Table.from_pandas(shops(300)), "test.parquet", row_group_size=100)
+    said = typed("predict", "m", "test.parquet", "--out", "p.csv")
+    assert "100 rows predicted" in said and "33%" in said and "100%" in said
+    assert len(pd.read_csv("p.csv")) == 300
+    monkeypatch.setattr("kernelmill.callbacks.progress.EVERY", 10.0)
+    assert "%" not in typed("predict", "m", "test.parquet", "--out", "p.csv")
 
 
 def test_the_whole_way(files):

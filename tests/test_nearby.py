@@ -88,7 +88,7 @@ def test_a_ridge_changes_by_more_than_chance_and_to_the_largest_that_is_nearly_a
 
 
 def test_a_run_of_many_rows_is_chosen_at_its_own_density(monkeypatch):
-    few = Effort(100, 150, 300, False, 1, 2, 0, 0, 0, 0, 500, 300)
+    few = Effort(100, 150, 300, False, 1, 2, 0, 0, 0, 0, 500, 500, 300)
     monkeypatch.setattr(Effort, "on", classmethod(lambda cls, device, budget: few))
     X, Y = rows(1200)
     model = KernelRegressor(device="cpu", random_state=0).fit(X.numpy(), Y[:, 0].numpy())

@@ -71,7 +71,7 @@ def test_what_is_no_better_stays_and_a_ridge_that_was_given_too():
 
 
 def test_a_fit_learns_the_metric_of_its_own_model(monkeypatch):
-    few = Effort(200, 300, 500, True, 1, 3, 0, 0, 0, 0, 10**9, 500)
+    few = Effort(200, 300, 500, True, 1, 3, 0, 0, 0, 0, 10**9, 10**9, 500)
     monkeypatch.setattr(Effort, "on", classmethod(lambda cls, device, budget: few))
     monkeypatch.setattr(whole, "HELD", 300)
     X, Y = (part.numpy() for part in a_direction(2000))

@@ -63,7 +63,7 @@ def top_eigensystem(K_ss: Tensor, q: int) -> tuple[Tensor, Tensor]:
     return values[: q + 1].clamp(min=0), vectors[:, :q]
 
 
-def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, Tensor]:
+def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 12) -> tuple[Tensor, Tensor]:
     """The same by products with a block of 1.25·q vectors: matrix products instead of a full
     decomposition.
 
@@ -80,9 +80,22 @@ def subspace_iteration(K_ss: Tensor, q: int, rounds: int = 4) -> tuple[Tensor, T
         device=K_ss.device,
     )
     for _ in range(rounds):
-        V = torch.linalg.qr(K_ss @ (K_ss @ (K_ss @ V))).Q
+        V = orthonormal(K_ss @ V)
     values, turn = torch.linalg.eigh(V.T @ (K_ss @ V))
     return values.flip(0)[: q + 1].clamp(min=0), V @ turn.flip(1)[:, :q]
+
+
+def orthonormal(V: Tensor) -> Tensor:
+    """An orthonormal basis of the columns, by products: V R⁻¹ with VᵀV = RᵀR, and once more for the
+    digits that squaring takes; Householder's way, a launch a column, where it takes them all.
+    """
+    found = V
+    for _ in range(2):
+        L, failed = torch.linalg.cholesky_ex(found.T @ found)
+        if failed.item():
+            return torch.linalg.qr(V).Q
+        found = torch.linalg.solve_triangular(L.T, found, upper=True, left=False)
+    return found
 
 
 # Eigenvalues below this share of the first are rounding.

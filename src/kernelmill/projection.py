@@ -180,23 +180,27 @@ def inverse_factors(K: Tensor, dtype: torch.dtype) -> list[Factor | InverseFacto
             )
             for j in range(len(K))
         ]
-    inverse = inverted(L)
+    inverse = invert_in_place(L)
     return [InverseFactor(inverse[j], JITTERS[0] * unit[j]) for j in range(len(K))]
 
 
 def inverted(L: Tensor) -> Tensor:
-    """L⁻¹ of lower triangles: by halves, L⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]], which are products;
+    """L⁻¹ of lower triangles."""
+    return invert_in_place(L.clone())
+
+
+def invert_in_place(L: Tensor) -> Tensor:
+    """L becomes its inverse: by halves, L⁻¹ = [[A⁻¹, 0], [−C⁻¹ B A⁻¹, C⁻¹]], which are products;
     solving for each column is a chain of small launches on a GPU.
     """
     n = L.shape[-1]
     if n <= SMALLEST:
         eye = torch.eye(n, dtype=L.dtype, device=L.device).expand_as(L)
-        return torch.linalg.solve_triangular(L, eye, upper=False)
-    half, out = n // 2, torch.zeros_like(L)
-    A, C = inverted(L[..., :half, :half]), inverted(L[..., half:, half:])
-    out[..., :half, :half], out[..., half:, half:] = A, C
-    torch.matmul(C @ L[..., half:, :half], A, out=out[..., half:, :half]).neg_()
-    return out
+        return L.copy_(torch.linalg.solve_triangular(L, eye, upper=False))
+    half = n // 2
+    A, B, C = L[..., :half, :half], L[..., half:, :half], L[..., half:, half:]
+    B.copy_(invert_in_place(C) @ B @ invert_in_place(A)).neg_()
+    return L
 
 
 def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:

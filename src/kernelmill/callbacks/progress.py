@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -48,6 +49,41 @@ class ProgressBar:
         if event.kind == "end":
             self._bar.stop()
             self._bar = None
+
+
+Piece = tuple[int, int]
+
+
+def watch(pieces: Sequence[Piece], show: bool) -> Iterator[Piece]:
+    """Ranges of rows, one after another; where there are several and `show`, with a bar on a
+    terminal, and elsewhere a line every EVERY seconds.
+    """
+    if not show or len(pieces) < 2:
+        yield from pieces
+        return
+    console, total = Console(file=aside()), pieces[-1][1]
+    last = start = time.monotonic()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("predicting", total=total)
+        for piece in pieces:
+            yield piece
+            bar.update(task, completed=piece[1], description=_rate(piece[1], start))
+            if not console.is_terminal and time.monotonic() - last >= EVERY:
+                last = time.monotonic()
+                text = f"{_rate(piece[1], start)}, {piece[1] / total:.0%}"
+                console.print(text, highlight=False, soft_wrap=True)
+
+
+def _rate(rows: int, start: float) -> str:
+    return f"{rows:,} rows predicted, {rows / max(1e-9, time.monotonic() - start):,.0f} a second"
 
 
 class ChoosingLine:

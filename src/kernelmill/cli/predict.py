@@ -53,7 +53,7 @@ def predict(
     from .. import load
 
     _check_out(out, data, tables_only=bool(keep or intervals))
-    estimator = load(model, ranks="auto")
+    estimator = load(model, ranks="auto").set_params(verbose=int(rank() == 0))
     table = table_of(data, part or "test", kinds=estimator.kinds())
     kept = _kept(table, keep.split(",") if keep else [])
     if probabilities is None:

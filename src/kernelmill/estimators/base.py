@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .. import kernels, solvers
 from ..callbacks.listeners import Callback, callbacks_of
+from ..callbacks.progress import watch
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..distributed.environment import is_restarted
@@ -649,9 +650,8 @@ class KernelEstimator(BaseEstimator):
             agree(
                 self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)}
             )
-            parts = [
-                function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in pieces(table)
-            ]
+            shown = watch(list(pieces(table)), show=bool(self.verbose))
+            parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in shown]
             table.files.check()
             if not parts:
                 return function(torch.empty(0, encoder.d))

@@ -131,7 +131,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     random_state : int, RandomState instance or None
         As in scikit-learn.
     verbose : int
-        1 shows a progress bar.
+        1 shows a progress bar, in `predict` of a table or file too.
 
     Attributes
     ----------

@@ -340,15 +340,21 @@ def _tune(
     finalists = [choice] if improves else [choice, *rivals]
     if unset and p > search.LARGE:
         finalists = _sharpen(finalists, task, ridge, sample, generator)
+    choice = finalists[0]
     if improves:
-        choice = _improve(finalists[0], task, ridge, generator, trace)
-    else:
-        choice = _judge_nearby(finalists, task, ridge, sample, trace) if rivals else finalists[0]
+        choice = _improve(choice, task, ridge, generator, trace)
+    elif kernel is None and _is_dense(task, effort.beyond) and trace.left > 0:
+        choice = _judge_nearby(finalists, task, ridge, sample, trace)
     judged = min(len(sample.X), effort.judged)  # fewer than that where a class is rare
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
     return choice, sample
+
+
+def _is_dense(task: Task, centers: int) -> bool:
+    """Whether the run has so many centers, and rows among which the nearest can be looked for."""
+    return task.base.p >= centers and not isinstance(task.data.rows.X, Stream)
 
 
 def _compiling_ahead(task: Task) -> AbstractContextManager[None]:
@@ -461,7 +467,7 @@ def _choose_recipe(
     """
     few = ridge if sample.ratio >= 1 else None
     request, rows, effort = task.request, task.data.rows, effort_of(task.data)
-    meet_again = task.base.p >= effort.beyond and not isinstance(rows.X, Stream)
+    meet_again = _is_dense(task, effort.rivalled)
     if meet_again:
         effort = replace(effort, judged=effort.sifted)
     contest = recipes.Contest(sample, rows.columns, few, effort, request.ways, rows.seen_as)
@@ -495,7 +501,14 @@ def _refine_locally(kernel: Kernel, task: Task, budget: int, generator: torch.Ge
     """
     source, p = task.data.source, task.base.p
     if isinstance(kernel, kernels.Sum):
-        parts = [_refine_locally(part, task, budget, generator) for part in kernel.parts]
+        seeds = torch.randint(2**62, (len(kernel.parts),), generator=generator).tolist()
+        own = [torch.Generator().manual_seed(seed) for seed in seeds]
+        share = budget // workers_for(len(seeds), source.device)
+        work = [
+            partial(_refine_locally, part, task, share, each)
+            for part, each in zip(kernel.parts, own, strict=True)
+        ]
+        parts = list(side_by_side(work, source.device))
         same = all(part is old for part, old in zip(parts, kernel.parts, strict=True))
         return kernel if same else kernels.Sum(parts, kernel.weights)  # type: ignore[arg-type]
     if not isinstance(kernel, Radial):

@@ -51,9 +51,12 @@ def frame(
     `total` sums over the ranks that share the centers.
     """
     count = total(torch.tensor(float(len(Z)), dtype=torch.float64, device=Z.device))
-    origin = total(Z.sum(0, dtype=torch.float64)) / count
     width = max(1, kernel.width(Z.shape[1]))
-    embed, step = kernel.embedding(origin, torch.float32), max(1, CHUNK // width)
+    step = max(1, CHUNK // width)
+    # In pieces: a sum in float64 would make a copy of all in float64.
+    sums = [part.sum(0, dtype=torch.float64) for part in Z.split(step)]
+    origin = total(torch.stack(sums).sum(0)) / count
+    embed = kernel.embedding(origin, torch.float32)
     square = torch.zeros((), dtype=torch.float64, device=Z.device)
     for i in range(0, len(Z), step):
         square += embed(Z[i : i + step]).square().sum(dtype=torch.float64)

@@ -33,7 +33,8 @@ class Effort:
     part: int  # rows of each part of a sample of classes, whose bandwidths are averaged
     parted: int  # rows of such a sample, at most
     each: int  # rows of classes, at most, of which each is left out once at the end
-    beyond: int  # centers, from which the last ones are compared by nearest rows: see Nearby
+    beyond: int  # centers, from which the ridge is chosen by nearest rows: see Nearby
+    rivalled: int  # centers, from which the last recipes are compared by them too
     sifted: int  # rows on which recipes are compared that meet again there
 
     @classmethod
@@ -43,12 +44,12 @@ class Effort:
         if device.type == "cuda":
             each = min(30_000, most)
             judged = min(24_000, most)
-            sifted = min(8000, most)
+            dense, sifted = 2 * each, min(8000, most)
             return cls(
-                3000, 6000, judged, True, 3, 15, 8000, 6000, 24_000, each, 2 * each, sifted
+                3000, 6000, judged, True, 3, 15, 8000, 6000, 24_000, each, dense, dense, sifted
             )
         judged, each = min(2500, most), min(3900, most)
-        return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000, judged)
+        return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000, 25_000, judged)
 
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
