@@ -446,7 +446,9 @@ def test_float32_reaches_the_float64_solution(kernel, way, monkeypatch):
 
 
 def test_steps_that_do_not_get_there_leave_it_to_a_factor(monkeypatch):
-    """A ridge below what float32 tells apart, and one that takes too many steps."""
+    """A ridge below what float32 tells apart, in float64; one that takes too many steps, in
+    float32.
+    """
     g = torch.Generator().manual_seed(0)
     X, w = torch.randn(500, 3, generator=g).double(), torch.ones(500).double()
     Y = torch.randn(500, 1, generator=g).double()
@@ -456,8 +458,11 @@ def test_steps_that_do_not_get_there_leave_it_to_a_factor(monkeypatch):
     monkeypatch.setattr(direct, "MANY", 100)
     monkeypatch.setattr("kernelmill.ridge.MOST", 1)
     monkeypatch.setattr("kernelmill.ridge.RANK", (2, 2))
-    for ridge, want in zip((1e-9, 1e-3), exact, strict=True):
-        assert torch.equal(direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40), want)
+    small, usual = (direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40) for ridge in (1e-9, 1e-3))
+    assert torch.equal(small, exact[0])
+    gram = Gaussian(3.0)(X)
+    torch.testing.assert_close(gram @ usual, gram @ exact[1], rtol=0, atol=1e-5)
+    assert not torch.equal(usual, exact[1])
 
 
 def test_a_float32_factor_says_where_it_has_too_few_digits():

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .ops import by_columns
 from .projection import factor_in_place
 
 Map = Callable[[Tensor], Tensor]
@@ -20,7 +21,7 @@ RESIDUAL = 1e-8  # over the targets, at which steps in float64 end
 STEPS = 8  # with a float32 factor, after which one in float64 is quicker
 # Steps in float64 around others in float32, each an evaluation of K; the residual at which they
 # end; what those in float32 leave of one, and most of them.
-ROUNDS, NESTED, LEFT, MOST = 6, 1e-7, 1e-5, 60
+ROUNDS, NESTED, LEFT, MOST = 6, 1e-7, 1e-5, 40
 RANK = (300, 2000)  # rows that a rough inverse is made of: a 20th of all, within these
 
 
@@ -51,7 +52,6 @@ def solve_nested(times: Map, A: Tensor, ridge: float, Y: Tensor) -> Tensor | Non
     rough = by_rows(A, ridge)
 
     def inverse(R: Tensor) -> Tensor:
-        # By columns: a product with few of them is three times as quick.
         found, left = conjugate(lambda v: A @ by_columns(v), rough, R.float(), LEFT, MOST)
         if not left <= 1e2 * LEFT:
             raise _TooSlow
@@ -133,8 +133,3 @@ def _factor(K: Tensor, added: float) -> Tensor:
     K = K.double()
     K.diagonal().add_(added)
     return torch.linalg.cholesky(K).float()
-
-
-def by_columns(v: Tensor) -> Tensor:
-    """The same numbers, a column after the other."""
-    return v.T.contiguous().T

@@ -15,6 +15,17 @@ from ..errors import InputError
 from .base import Kernel, Points, Scale, positive, shrunk_norms
 from .features import Features
 
+LOG2E = math.log2(math.e)
+
+
+def exponential(x: Tensor, factor: float = -1.0) -> Tensor:
+    """e^(factor·x), which may overwrite x: as a power of two, which takes a third of the time on a
+    CPU. An exported program has the usual one.
+    """
+    if torch.compiler.is_exporting():
+        return torch.exp(factor * x)
+    return x.mul_(factor * LOG2E).exp2_()
+
 
 @dataclass(eq=False)
 class Radial(Kernel):
@@ -97,11 +108,11 @@ class Laplacian(Radial):
     name = "laplacian"
 
     def profile(self, sq_dist: Tensor) -> Tensor:
-        return sq_dist.sqrt_().neg_().exp_()
+        return exponential(sq_dist.sqrt_())
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt()
-        return torch.where(r > 0, torch.exp(-r) / (-2 * r), 0.0)
+        return torch.where(r > 0, exponential(r.clone()) / (-2 * r), 0.0)
 
 
 @dataclass(eq=False)
@@ -111,10 +122,10 @@ class Gaussian(Radial):
     name = "gaussian"
 
     def profile(self, sq_dist: Tensor) -> Tensor:
-        return sq_dist.mul_(-0.5).exp_()
+        return exponential(sq_dist, -0.5)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
-        return torch.exp(-0.5 * sq_dist) / -2
+        return exponential(sq_dist.clone(), -0.5) / -2
 
 
 @dataclass(eq=False)
@@ -134,7 +145,7 @@ class Matern(Radial):
 
     def profile(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt_().mul_(math.sqrt(2 * self.nu))
-        decay = torch.exp(-r)
+        decay = exponential(r.clone())
         if self.nu == 0.5:
             return decay
         if self.nu == 1.5:
@@ -143,7 +154,7 @@ class Matern(Radial):
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt() * math.sqrt(2 * self.nu)
-        decay = torch.exp(-r)
+        decay = exponential(r.clone())
         if self.nu == 0.5:
             return torch.where(r > 0, decay / (-2 * r), 0.0)
         return decay * -1.5 if self.nu == 1.5 else (1 + r) * decay * (-5 / 6)
@@ -165,7 +176,7 @@ class GeneralisedExponential(Radial):
             )
 
     def profile(self, sq_dist: Tensor) -> Tensor:
-        return sq_dist.pow_(self.gamma / 2).neg_().exp_()
+        return exponential(sq_dist.pow_(self.gamma / 2))
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt()
@@ -187,7 +198,7 @@ class RationalQuadratic(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the
         # digits that 1 + r²/(2a) rounds off.
-        return sq_dist.div_(2 * self.shape).log1p_().mul_(-self.shape).exp_()
+        return exponential(sq_dist.div_(2 * self.shape).log1p_(), -self.shape)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         return torch.exp(torch.log1p(sq_dist / (2 * self.shape)) * (-self.shape - 1)) / -2

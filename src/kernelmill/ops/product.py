@@ -313,6 +313,7 @@ class KernelProduct:
 
     def _gram_times(self, A: Points, v: Tensor) -> Tensor:
         out = torch.zeros(len(A), v.shape[1], dtype=v.dtype, device=v.device)
+        v = by_columns(v)
         for rows, cols, tile in self._upper_tiles(A):
             out[rows].addmm_(tile, v[cols])
             if rows != cols:
@@ -373,6 +374,7 @@ class KernelProduct:
                         @ v[j : j + wide]
                     )
             return out
+        v = by_columns(v)
         for rows, cols, tile in self._tiles_evaluated(A, B):
             out[rows].addmm_(tile, v[cols])
         return out
@@ -529,6 +531,13 @@ def round_to_tf32(x: Tensor) -> Tensor:
     features the tensor cores will see.
     """
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def by_columns(v: Tensor) -> Tensor:
+    """The same numbers, a column after the other: a product with few of them is up to three times
+    as quick on a CPU.
+    """
+    return v.T.contiguous().T
 
 
 def transposed_product(K: Block, g: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ well conditioned where K(Z,X)K(X,Z) + λK(Z,Z) is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +22,7 @@ from ..planning.machine import Rates
 from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
 from ..projection import NotPositiveDefinite, factor, factor_in_place, factor_made
-from ..ridge import RANK, RESIDUAL, by_factor, conjugate, rank_for, solve_nested
+from ..ridge import NESTED, RANK, RESIDUAL, Map, by_factor, conjugate, rank_for, solve_nested
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
@@ -151,13 +151,24 @@ def kernel_ridge(
 
     if _takes_steps(n, K.device.type == "cuda", budget):
         A = system(torch.float32)
-        found = solve_nested(times, A, ridge, right) if ridge > least_ridge(A) else None
+        found = _by_steps(A, times, ridge, right) if ridge > least_ridge(A) else None
         if found is not None:
             return root * found
         del A
     if direct_bytes(n, every_row=True) > budget:
         return root * _single(system(torch.float32), right, times)
     return root * factor_made(system).solve(right)
+
+
+def _by_steps(A: Tensor, times: Map, ridge: float, Y: Tensor) -> Tensor | None:
+    """With K held in float32, which a factor of it takes the place of where steps alone are too
+    many; None where that has too few digits.
+    """
+    found = solve_nested(times, A, ridge, Y)
+    if found is None and factor_in_place(L := A.T):
+        found, left = conjugate(times, by_factor(L), Y, NESTED)
+        return found if left <= NESTED else None
+    return found
 
 
 def _takes_steps(n: int, on_gpu: bool, budget: int) -> bool:
@@ -170,7 +181,7 @@ def _bytes_of_steps(n: int) -> int:
     return 4 * n * (n + 2 * RANK[1]) + 8 * TILE_BYTES
 
 
-def _single(A: Tensor, Y: Tensor, times: Callable[[Tensor], Tensor]) -> Tensor:
+def _single(A: Tensor, Y: Tensor, times: Map) -> Tensor:
     """With a float32 factor alone, which takes A's place: of A with as much more on its diagonal as
     it has digits for.
     """
