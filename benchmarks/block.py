@@ -23,7 +23,7 @@ from kernelmill.ops import KernelProduct, frame
 # Features, outputs, precision.
 SHAPES = [
     *((d, 10, "float16") for d in (1280, 784, 90, 16)),
-    *((1280, 10, precision) for precision in ("bfloat16", "tf32", "float32")),
+    *((1280, 10, precision) for precision in ("float8", "bfloat16", "tf32", "float32")),
     *((d, 10, "float32") for d in (90, 16)),
     *((1280, c, "float16") for c in (1, 100, 1000, 5000)),
     *((16, c, "float16") for c in (1, 64)),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from unittest.mock import patch
 
 import torch
@@ -14,7 +16,32 @@ from kernelmill import KernelClassifier, kernels
 from kernelmill.projection import Pass
 from kernelmill.solvers import EigenPro4
 
+SIDE = 8192  # of the plain products
+
 Marks = list[tuple[torch.cuda.Event, torch.cuda.Event]]
+
+
+def seconds(work: Callable[[], object], runs: int = 3) -> float:
+    """The median."""
+    took = []
+    for _ in range(runs):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        took.append(time.perf_counter() - start)
+    return median(took)
+
+
+def beside() -> dict:
+    """The clock and plain products, in the same minute."""
+    rates = {}
+    for name, dtype in (("product", torch.float64), ("half_product", torch.float16)):
+        A = torch.rand(SIDE, SIDE, device="cuda").to(dtype)
+        rates[f"{name}_tflops"] = 2 * SIDE**3 / seconds(lambda A=A: A @ A) / 1e12
+    ask = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+    clock = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split()
+    return {"clock_mhz": int(clock[0]) if clock and clock[0].isdigit() else None, **rates}
 
 
 @contextmanager

@@ -13,15 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels
 from kernelmill.model import KernelModel
+
+from .gpu import beside, seconds
 
 FIT = """
 import json, sys, time
@@ -54,29 +54,6 @@ def cases(
     for name in only:
         for row in TASKS[name]():
             yield {**row, **beside()}
-
-
-def beside() -> dict:
-    """The clock and a plain product, in the same minute."""
-    A = torch.rand(8192, 8192, dtype=torch.float64, device="cuda")
-    took = seconds(lambda: A @ A)
-    ask = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
-    clock = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split()
-    return {
-        "clock_mhz": int(clock[0]) if clock and clock[0].isdigit() else None,
-        "product_tflops": 2 * 8192**3 / took / 1e12,
-    }
-
-
-def seconds(work: Callable[[], object], runs: int = 3) -> float:
-    took = []
-    for _ in range(runs):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        took.append(time.perf_counter() - start)
-    return median(took)
 
 
 def cold() -> Iterator[dict]:
