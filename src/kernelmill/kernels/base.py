@@ -38,7 +38,8 @@ def shrunk_norms(x: Tensor) -> Tensor:
     So K(x, x) = 1 exactly. The shrinkage is of the size of the formula's own rounding error, which
     grows like √d.
     """
-    return (x * x).sum(-1) * (1 - (4 + x.shape[-1] ** 0.5 / 4) * torch.finfo(x.dtype).eps)
+    last = x.ndim - 1  # −1 is not read right by onnxruntime where there is no row
+    return (x * x).sum(last) * (1 - (4 + x.shape[last] ** 0.5 / 4) * torch.finfo(x.dtype).eps)
 
 
 class Kernel(Settings):

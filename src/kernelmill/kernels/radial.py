@@ -19,12 +19,15 @@ LOG2E = math.log2(math.e)
 
 
 def exponential(x: Tensor, factor: float = -1.0) -> Tensor:
-    """e^(factor·x), which may overwrite x: as a power of two, which takes a third of the time on a
-    CPU. An exported program has the usual one.
+    """e^(factor·x), which may overwrite x. In float32 as a power of two, which takes a third of the
+    time on a CPU and is off by up to 1e-6 of itself where K is 1e-9; an exported program has the
+    usual one.
     """
     if torch.compiler.is_exporting():
         return torch.exp(factor * x)
-    return x.mul_(factor * LOG2E).exp2_()
+    if x.dtype == torch.float32:
+        return x.mul_(factor * LOG2E).exp2_()
+    return x.mul_(factor).exp_()
 
 
 @dataclass(eq=False)

@@ -8,8 +8,9 @@ from torch import Tensor
 from ..kernels import Radial
 from ..projection import inverted
 
-# Of a row: from here on float32 tells leave-one-out errors to 1e-5, and their slopes to 1e-4; with
-# 1e-2, to 1e-3, a descent over a plain ended elsewhere.
+# Of a row: from here on float32 tells leave-one-out errors to 1e-4, and their slopes to 1e-3 (from
+# .1 on to a tenth of that). Over a plain a descent may end elsewhere: of 46 fits of 1,000 rows 43
+# came out the same to .1 % of their score.
 SINGLE = 0.01
 NOTHING = 1e-3  # of the targets' squares
 
