@@ -7,6 +7,7 @@ say about the compiled kernels.
 
 import sys
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -99,7 +100,7 @@ def block_product(kernel, precision: str, D: int, c: int, store: str, product: b
         PARTS=shape.parts,
         C=C,
         TWO=form.two,
-        ADDED=form.added(shape.BK),
+        ADDED=form.added(shape.BK, torch.device("cpu")),
         RESIDENT=D <= shape.BK,
     )
     build(

@@ -34,6 +34,11 @@ ROUNDED = [
 ]
 
 
+def lost(precision):
+    """What tensor cores lose that add products of 8-bit features in 14 bits."""
+    return 3e-4 if precision == "float8" and DEVICE.type == "cuda" else 0.0
+
+
 def rows(n, d, seed, offset=0.0):
     return (torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + offset).to(DEVICE)
 
@@ -64,7 +69,7 @@ def test_values_are_as_exact_as_plain_torch_in_the_same_precision(kernel, precis
     # Both round features the same way, so that both see the same points.
     if precision != "float32":
         torch.testing.assert_close(plain.dense64(a, b), truth, rtol=1e-9, atol=1e-9)
-    allowed = 2 * error(plain.dense(a, b), plain.dense64(a, b)) + 1e-6
+    allowed = 2 * error(plain.dense(a, b), plain.dense64(a, b)) + 1e-6 + lost(precision)
     assert error(fast.dense(A, B), truth) <= allowed
     w, g = rows(150, 3, 3), rows(70, 3, 4)
     assert error(fast.matmul(A, B, w), truth @ w.double()) <= allowed
@@ -78,9 +83,9 @@ def test_any_number_of_features(d, precision):
     X, Z, w = rows(33, d, 1), rows(70, d, 2), rows(70, 2, 3)
     fast, _ = products(Gaussian(d**0.5), Z, precision)
     A, B = fast.points(X), fast.points(Z)
-    truth = fast.dense64(A, B)
-    assert error(fast.dense(A, B), truth) < 3e-6
-    assert error(fast.matmul(A, B, w), truth @ w.double()) < 3e-6
+    truth, allowed = fast.dense64(A, B), 3e-6 + lost(precision)
+    assert error(fast.dense(A, B), truth) < allowed
+    assert error(fast.matmul(A, B, w), truth @ w.double()) < allowed
 
 
 @pytest.mark.parametrize(
@@ -120,13 +125,12 @@ def test_a_passing_block_of_8_bit_features_holds_one_part_of_11_bits():
     passing, room = (fast.room(120, 200, passing=each) for each in (True, False))
     assert passing.dtype == torch.float16 and room.dtype == torch.float32
     for held, digits in ((passing, 2**-11), (room, 3e-6)):
-        exact = 1e-3 if DEVICE.type == "cuda" else 0.0  # of tensor cores that add in 14 bits
+        exact = lost("float8")
         kept = fast.block(A, B, held)
         assert error(kept @ w, truth @ w.double()) < 3e-6 + exact
         assert error(kept.T @ g, truth.T @ g.double()) < digits + exact
         assert error(kept[:, :50], truth[:, :50]) < digits + exact
-    lost = error(fast.block(A, B, passing)[:, :50], truth[:, :50])
-    assert lost > 2**-14  # one part it is
+    assert error(fast.block(A, B, passing)[:, :50], truth[:, :50]) > 2**-14  # one part it is
     nothing = fast.block(A, B[:0], passing)
     assert torch.equal(nothing @ w[:0], torch.zeros(100, 3, device=DEVICE))
 

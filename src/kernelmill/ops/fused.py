@@ -52,7 +52,8 @@ GROWN = 2.0**SHIFT.value
 # Rows that one cuBLAS product adds up: tensor cores cut off what they
 # add, ordinary additions round.
 RUN = 2048
-LOST_BY_EIGHT = 6.6e-4  # of ‖x‖², where tiles of 128 products are added up by tensor cores
+LEAST = 32  # 8-bit features of one instruction
+LOST_BY_EIGHT = 6.6e-4  # of ‖x‖², where tensor cores add up tiles of 128 products in 14 bits
 MOST_COLUMNS = 1 << 23  # of one launch: places in w are counted in 32 bits
 
 # Kernel → (profile, its number, its order) as `_values` in triton_kernels.py spells it. A kernel
@@ -137,7 +138,7 @@ class Form:
 
     def width(self, d: int) -> int:
         """d padded: to whole tiles, or for a short row to a power of two that is one tile."""
-        short = max(32 if self.dtype == EIGHT else 16, triton.next_power_of_2(d))
+        short = max(LEAST if self.dtype == EIGHT else 16, triton.next_power_of_2(d))
         return (
             short
             if short <= self.tile
@@ -146,11 +147,14 @@ class Form:
             else -(-d // 16) * 16
         )
 
-    def added(self, BK: int) -> int:
-        """How many products of 8-bit features tensor cores may add up by themselves, which they do
-        in 14 bits; 0 for others.
+    def added(self, BK: int, device: torch.device) -> int:
+        """How many products of 8-bit features tensor cores add up by themselves, which they do in
+        14 bits; 0 for others. For norms the same as for products, whose tiles are smaller on some
+        GPUs: coincident rows must be at distance 0.
         """
-        return BK if self.dtype == EIGHT else 0
+        if self.dtype != EIGHT:
+            return 0
+        return BK if _roomy(device) else LEAST
 
     def shape(self, D: int, C: int) -> Shape:
         resident = 32 if self.tile == 32 else 128
@@ -188,7 +192,14 @@ class Form:
             rows = TensorDescriptor.from_tensor(held, [64, BK])
             with on_device(held):
                 norms[(triton.cdiv(len(held), 64),)](
-                    rows, sq, len(held), D, BM=64, BK=BK, TWO=self.two, ADDED=self.added(BK)
+                    rows,
+                    sq,
+                    len(held),
+                    D,
+                    BM=64,
+                    BK=BK,
+                    TWO=self.two,
+                    ADDED=self.added(BK, held.device),
                 )
         return sq
 
@@ -205,7 +216,8 @@ class Form:
         loss = 0.0
         if isinstance(self.kernel, Radial) and A.x.is_cuda:
             loss = 0.6 * A.x.shape[1] / (1 + self.two) / 16 * 2.0**-23
-            loss += LOST_BY_EIGHT * (self.dtype == EIGHT)
+            added = self.added(min(self.tile, A.x.shape[1]), A.x.device)
+            loss += LOST_BY_EIGHT * added / 128
         return (1 + loss) / self.scale**2
 
     def roots(self, A: Points) -> Tensor | None:
@@ -389,7 +401,7 @@ def _launch(
             PARTS=shape.parts,
             C=C,
             TWO=form.two,
-            ADDED=form.added(shape.BK),
+            ADDED=form.added(shape.BK, A.x.device),
             RESIDENT=D <= shape.BK,
             num_warps=shape.warps,
             num_stages=shape.stages,
