@@ -22,7 +22,7 @@ from ..planning.machine import Rates
 from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
 from ..projection import NotPositiveDefinite, factor, factor_in_place, factor_made
-from ..ridge import NESTED, RANK, RESIDUAL, Map, by_factor, conjugate, rank_for, solve_nested
+from ..ridge import NESTED, RANK, RESIDUAL, Map, by_factor, conjugate, solve_nested
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
@@ -31,7 +31,6 @@ MANY = 6000  # rows on a CPU from which conjugate gradients are quicker than a f
 # Over the largest sum of a row of K, the ridge from which a float32 factor has digits enough: a
 # wide Gaussian of 4,000 rows is solved in 6 steps at 3e-7, not in 20 at 3e-8.
 SMALL = 2.5e-7
-STEPS = 20  # with K as it is held, in all, where the ridge is a usual one
 MOST = 100  # steps with a float32 factor, each of which evaluates K
 
 
@@ -81,14 +80,13 @@ class Direct(Solver[Added, DirectState | None]):
 
     def seconds(self, plan: Plan, rates: Rates) -> float:
         n, p = plan.n, plan.p
-        if plan.every_row and _takes_steps(n, plan.on_gpu, plan.budget):
-            rough = 2 * rank_for(n) ** 2 * n / rates.products  # operations of float32: half of it
-            held = STEPS * 4 * n * n / rates.read * max(1.0, plan.c / 4)
-            return always(plan) + 2.5 * values64(n * n, plan, rates) + rough + held
         if plan.every_row:
+            # Of many rows on a CPU a factor in float32: which a small ridge takes, that is not
+            # known yet. With a usual one it is a third of that.
+            share = 0.55 if _takes_steps(n, plan.on_gpu, plan.budget) else 1.0
             # With a float32 factor alone, each of some ten steps evaluates K again.
             times = 1 if direct_bytes(n, every_row=True) <= plan.budget else 11
-            return always(plan) + times * values64(n * n, plan, rates) + factoring(n, rates)
+            return always(plan) + times * values64(n * n, plan, rates) + share * factoring(n, rates)
         work = (
             2 if plan.on_gpu else 3
             # A triangular solve, at less than a product's rate, and a product.
