@@ -113,6 +113,11 @@ def fuses(kernel: Kernel) -> bool:
     return fused is not None and all(fused.form_of(each, "float32", 1.0) for each in parts)
 
 
+def has_eight_bits(device: torch.device) -> bool:
+    """Whether tensor cores multiply 8-bit features; without a GPU the interpreter does."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def on_chip(precision: str, d: int) -> int:
     """The most outputs that the fused kernels multiply before anything leaves the chip."""
     return 16 if fused is None else fused.on_chip(precision, d)
@@ -173,6 +178,7 @@ class KernelProduct:
             largest = largest if kernel.translation_invariant else 2.0**100
             self._scale = power_of_two(spread, largest)
         wanted = device.type == "cuda" if use_fused is None else use_fused
+        wanted = wanted and (precision != "float8" or has_eight_bits(device))
         # Of at most one of the two there is a form.
         self._form = (
             fused.form_of(kernel, precision, self._scale) if wanted and fused is not None else None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError, one_of, warn
 from ..kernels import Kernel, Sum
-from ..ops import PRECISIONS, distortion, fuses
+from ..ops import PRECISIONS, distortion, fuses, has_eight_bits
 from .plan import Plan
 
 log = logging.getLogger("kernelmill")
@@ -63,7 +63,7 @@ def eight_bits_pay(plan: Plan) -> bool:
     long = plan.features >= LONG and plan.p >= MANY and plan.precision == "float16"
     if plan.regression or not (plan.on_gpu and long):
         return False
-    return torch.cuda.get_device_capability(torch.device(plan.device)) >= (8, 9)
+    return has_eight_bits(torch.device(plan.device))
 
 
 def precision_for(
