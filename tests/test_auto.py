@@ -15,6 +15,7 @@ from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kern
 from kernelmill.data import ArraySource
 from kernelmill.planning.costs import direct_bytes
 from kernelmill.planning.machine import Rates, measure
+from kernelmill.planning.precision import eight_bits_pay
 from kernelmill.projection import factor
 from kernelmill.solvers.auto import Candidate, Forecast
 from kernelmill.solvers.eigenpro_sizes import eigenpro_sizes, with_step
@@ -101,6 +102,18 @@ def test_centers_follow_from_the_time_they_take():
     assert p[0] == 3_000 and p[1] >= 20_000 and p[2] >= p[3] >= 1000
     faster = dataclasses.replace(CPU, block=2e11, read=4e12, products=5e13, factor=3e13)
     assert solvers.affordable(base(500_000, 500_000, rates=faster, budget=100 << 30)).p > p[2]
+
+
+def test_eight_bits_are_for_classes_of_long_rows_and_many_centers(monkeypatch):
+    monkeypatch.setattr("kernelmill.planning.precision.has_eight_bits", lambda device: True)
+    long = base(10**6, 100_000, device="cuda", precision="float16")
+    assert eight_bits_pay(long)
+    for change in ({"d": 100}, {"p": 10_000}, {"regression": True}, {"precision": "float32"}):
+        assert not eight_bits_pay(dataclasses.replace(long, **change))
+    assert not eight_bits_pay(dataclasses.replace(long, device="cpu"))
+    sizes = {"float8": 2, "float16": 4, "float32": 4, "float64": 8}
+    for precision, size in sizes.items():
+        assert dataclasses.replace(long, precision=precision).block_bytes == size
 
 
 def test_costs_grow_as_the_work_does():

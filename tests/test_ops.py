@@ -8,7 +8,7 @@ import pytest
 import torch
 from threadpoolctl import ThreadpoolController
 
-from kernelmill.kernels import Custom, Laplacian
+from kernelmill.kernels import Custom, Laplacian, Linear
 from kernelmill.ops import PRECISIONS, KernelProduct, Recomputed, frame
 from kernelmill.ops.modes import calm_numpy, own_modes, whole_products
 from kernelmill.ops.product import round_to_tf32
@@ -111,6 +111,16 @@ def test_precision_rounds_features_and_nothing_else(precision):
         atol=2e-3 if K.dtype == torch.float32 else 1e-6,
     )
     assert torch.linalg.eigvalsh(K.dense64(A, A)).min() > 0
+
+
+@pytest.mark.parametrize("precision", ["float8", "float16"])
+def test_what_is_beyond_the_range_of_an_inner_product_is_not_a_number(precision):
+    X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    kernel = Linear(1.0)
+    origin, spread = frame(kernel, X)
+    K = KernelProduct(kernel, origin, precision, torch.device("cpu"), 1 << 20, spread)
+    assert torch.isnan(K.dense(K.points(1e7 * X), K.points(X))).any()
+    assert torch.isfinite(K.dense(K.points(X), K.points(X))).all()
 
 
 def test_tf32_rounds_to_ten_bits():

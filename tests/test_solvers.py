@@ -445,6 +445,20 @@ def test_float32_reaches_the_float64_solution(kernel, way, monkeypatch):
     torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=1e-6)
 
 
+def test_rows_far_from_the_mean_are_solved_by_steps_or_a_factor(monkeypatch):
+    """Clusters 100 bandwidths away, whose distances float32 features would lose."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(600, 2, generator=g).double() + 100.0 * torch.arange(600)[:, None].fmod(3)
+    Y, w = torch.randn(600, 1, generator=g).double(), torch.ones(600).double()
+    K = bind(Laplacian(1.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
+    Z = K.points(X)
+    exact = direct.kernel_ridge(K, Z, Y, w, 0.1, 1 << 40)
+    monkeypatch.setattr(direct, "MANY", 100)
+    got = direct.kernel_ridge(K, Z, Y, w, 0.1, 1 << 40)
+    gram = Laplacian(1.0)(X)
+    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=1e-6)
+
+
 def test_steps_that_do_not_get_there_leave_it_to_a_factor(monkeypatch):
     """A ridge below what float32 tells apart, in float64; one that takes too many steps, in
     float32.

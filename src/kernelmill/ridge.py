@@ -49,7 +49,6 @@ def solve_nested(times: Map, A: Tensor, ridge: float, Y: Tensor) -> Tensor | Non
     gradients, whose rough inverse is conjugate gradients with what is held. None where that does
     not get there soon.
     """
-    rough = by_rows(A, ridge)
 
     def inverse(R: Tensor) -> Tensor:
         found, left = conjugate(lambda v: A @ by_columns(v), rough, R.float(), LEFT, MOST)
@@ -58,6 +57,7 @@ def solve_nested(times: Map, A: Tensor, ridge: float, Y: Tensor) -> Tensor | Non
         return found.double()
 
     try:
+        rough = by_rows(A, ridge)
         found, left = conjugate(times, inverse, Y, NESTED, ROUNDS)
     except _TooSlow:
         return None
@@ -132,4 +132,7 @@ def _factor(K: Tensor, added: float) -> Tensor:
     """Of few rows, in float64."""
     K = K.double()
     K.diagonal().add_(added)
-    return torch.linalg.cholesky(K).float()
+    L, failed = torch.linalg.cholesky_ex(K)
+    if failed.item():
+        raise _TooSlow
+    return L.float()

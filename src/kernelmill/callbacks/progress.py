@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -54,7 +54,7 @@ class ProgressBar:
 Piece = tuple[int, int]
 
 
-def watch(pieces: Sequence[Piece], show: bool) -> Iterator[Piece]:
+def watch(pieces: Sequence[Piece], show: bool) -> Generator[Piece]:
     """Ranges of rows, one after another; where there are several and `show`, with a bar on a
     terminal, and elsewhere a line every EVERY seconds.
     """

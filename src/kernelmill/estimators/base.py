@@ -650,8 +650,9 @@ class KernelEstimator(BaseEstimator):
             agree(
                 self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)}
             )
-            shown = watch(list(pieces(table)), show=bool(self.verbose))
-            parts = [function(torch.tensor(encoder.encode(table, a, b))).cpu() for a, b in shown]
+            show = bool(self.verbose) and self.model_.comm.rank == 0
+            with closing(watch(list(pieces(table)), show)) as shown:
+                parts = [function(torch.tensor(encoder.encode(table, *at))).cpu() for at in shown]
             table.files.check()
             if not parts:
                 return function(torch.empty(0, encoder.d))

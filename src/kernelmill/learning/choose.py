@@ -434,6 +434,8 @@ def _judge_nearby(
     """The first, unless another is better by more than chance at the density of the run; with the
     ridge that is best there, where every row is a center.
     """
+    if len(finalists) == 1 and not (task.base.every_row and ridge is None):
+        return finalists[0]  # neither a kernel nor a ridge is to be chosen
     generator = torch.Generator().manual_seed(task.base.seed)
     budget = task.data.budget // 3 // workers_for(len(finalists), sample.X.device)
     judge = Nearby(sample, task.data.source, task.base.p, budget, generator)

@@ -41,7 +41,7 @@ from ..kernels import (
     RationalQuadratic,
     ReluNTK,
 )
-from .rounding import EIGHT, ROUNDINGS, Rounding
+from .rounding import EIGHT, ROUNDINGS, Rounding, within
 from .triton_kernels import SHIFT, block_product, norms, split_columns
 
 log = logging.getLogger("kernelmill")
@@ -170,10 +170,8 @@ class Form:
         d, D = x.shape[1], self.width(x.shape[1])
         if self.scale != 1:
             x = x * self.scale
-        edge = self.rounding.edge
-        if math.isfinite(edge) and isinstance(self.kernel, Radial):
-            # So far from every center that K is 0 there too; others overflow, and say so by NaN.
-            x = x.clamp_(-edge, edge)
+        if math.isfinite(self.rounding.edge):
+            x = within(x, self.rounding.edge, isinstance(self.kernel, Radial))
         if d == D and not self.two:
             held = x.to(self.dtype).contiguous()
         else:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..kernels import Kernel, Points, Sum
-from .rounding import HALF, ROUNDINGS
+from .rounding import HALF, ROUNDINGS, within
 
 try:  # Triton comes with torch on Linux with CUDA; elsewhere plain torch does it all
     from . import fused, fused64
@@ -36,6 +36,7 @@ CHUNK = 16 << 20
 TILE_ROWS = 2048
 SMALLEST_TILE = 1 << 16
 LARGEST = 1e-3 * torch.finfo(torch.float32).max ** 0.5  # of K, whose squares are summed up
+MANY_ROWS, FEW_COLUMNS = 256, 32  # of a product whose weights are worth laying out by columns
 SAMPLE = 512  # rows from which it is told what a precision does to K
 # Centers up to which a model predicts by plain torch on a GPU too: a million rows take a fraction
 # of a second either way, and the fused kernels compile for seconds.
@@ -222,9 +223,7 @@ class KernelProduct:
         if self._wide_form is not None:
             return self._wide_form.points(x)
         if self.precision in HALF:
-            x, edge = x * self._scale, self._rounding.edge
-            if self.kernel.translation_invariant:
-                x = x.clamp_(-edge, edge)
+            x = within(x * self._scale, self._rounding.edge, self.kernel.translation_invariant)
             x = x.to(self._rounding.dtype).float() / self._scale
         return self.kernel.points(x)
 
@@ -380,7 +379,8 @@ class KernelProduct:
                         @ v[j : j + wide]
                     )
             return out
-        v = by_columns(v)
+        if len(A) >= MANY_ROWS and v.shape[1] <= FEW_COLUMNS:  # else the copy costs more
+            v = by_columns(v)
         for rows, cols, tile in self._tiles_evaluated(A, B):
             out[rows].addmm_(tile, v[cols])
         return out

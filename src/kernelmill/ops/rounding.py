@@ -38,3 +38,12 @@ ROUNDINGS = {
 }
 PRECISIONS = list(ROUNDINGS)
 HALF = ("float8", "float16", "bfloat16")  # whose features are rounded on a CPU too
+
+
+def within(x: torch.Tensor, edge: float, clamps: bool) -> torch.Tensor:
+    """Numbers that fit the range: beyond it at its edge, where K is 0 there too; or else NaN, since
+    8 bits would be cut off without a word.
+    """
+    if clamps:
+        return x.clamp_(-edge, edge)
+    return torch.where(x.abs() > edge, torch.nan, x)

@@ -145,7 +145,9 @@ class Plan:
     @property
     def block_bytes(self) -> int:
         """Of a kernel value that a step holds between its two uses."""
-        return 2 * ROUNDINGS[self.precision].parts if self.on_gpu else self.itemsize
+        if self.on_gpu and ROUNDINGS[self.precision].parts == 1:
+            return 2
+        return self.itemsize
 
 
 def default_epochs(n: int) -> int:

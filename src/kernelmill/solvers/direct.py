@@ -27,7 +27,8 @@ from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
-MANY = 6000  # rows on a CPU from which conjugate gradients are quicker than a factor
+# Rows on a CPU from which conjugate gradients are quicker than a factor, with so few outputs.
+MANY, FEW = 6000, 5
 # Over the largest sum of a row of K, the ridge from which a float32 factor has digits enough: a
 # wide Gaussian of 4,000 rows is solved in 6 steps at 3e-7, not in 20 at 3e-8.
 SMALL = 2.5e-7
@@ -83,7 +84,7 @@ class Direct(Solver[Added, DirectState | None]):
         if plan.every_row:
             # Of many rows on a CPU a factor in float32: which a small ridge takes, that is not
             # known yet. With a usual one it is a third of that.
-            share = 0.55 if _takes_steps(n, plan.on_gpu, plan.budget) else 1.0
+            share = 0.55 if _takes_steps(n, plan.c, plan.on_gpu, plan.budget) else 1.0
             # With a float32 factor alone, each of some ten steps evaluates K again.
             times = 1 if direct_bytes(n, every_row=True) <= plan.budget else 11
             return always(plan) + times * values64(n * n, plan, rates) + share * factoring(n, rates)
@@ -137,8 +138,7 @@ def kernel_ridge(
 
     def system(dtype: torch.dtype = torch.float64) -> Tensor:
         A = torch.empty(n, n, dtype=dtype, device=K.device)
-        rows = Z if dtype == K.dtype else K.kernel.points(Z.x.to(dtype))
-        K.gram(rows, A)
+        K.gram(Z, A)  # in float64: float32 features lose the distances of far rows
         A *= root.to(dtype)
         A *= root.T.to(dtype)
         A.diagonal().add_(ridge)
@@ -147,7 +147,7 @@ def kernel_ridge(
     def times(v: Tensor) -> Tensor:
         return root * K.gram_times(Z, root * v) + ridge * v
 
-    if _takes_steps(n, K.device.type == "cuda", budget):
+    if _takes_steps(n, Y.shape[1], K.device.type == "cuda", budget):
         A = system(torch.float32)
         found = _by_steps(A, times, ridge, right) if ridge > least_ridge(A) else None
         if found is not None:
@@ -169,14 +169,16 @@ def _by_steps(A: Tensor, times: Map, ridge: float, Y: Tensor) -> Tensor | None:
     return found
 
 
-def _takes_steps(n: int, on_gpu: bool, budget: int) -> bool:
-    """Whether conjugate gradients are tried before a factor: a GPU gains nothing by it."""
-    return not on_gpu and n >= MANY and _bytes_of_steps(n) <= budget
+def _takes_steps(n: int, c: int, on_gpu: bool, budget: int) -> bool:
+    """Whether conjugate gradients are tried before a factor: a GPU gains nothing by it, and many
+    outputs are solved for with one factor.
+    """
+    return not on_gpu and n >= MANY * max(1.0, c / FEW) and _bytes_of_steps(n, c) <= budget
 
 
-def _bytes_of_steps(n: int) -> int:
-    """K in float32, and the rows of its rough inverse."""
-    return 4 * n * (n + 2 * RANK[1]) + 8 * TILE_BYTES
+def _bytes_of_steps(n: int, c: int) -> int:
+    """K in float32, the rows of its rough inverse, and what steps carry."""
+    return 4 * n * (n + 2 * RANK[1]) + 100 * n * c + 8 * TILE_BYTES
 
 
 def _single(A: Tensor, Y: Tensor, times: Map) -> Tensor:
