@@ -367,6 +367,16 @@ def test_factors_solved_by_blocks_are_solved(monkeypatch):
     torch.testing.assert_close(plain.in_blocks().solve(b), plain.solve(b), rtol=1e-9, atol=1e-9)
 
 
+def test_values_at_any_bandwidth_are_those_of_the_scaled_kernel():
+    X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parts = [kernels.Laplacian(2.0), kernels.Matern(torch.tensor([1.0, 3.0, 0.5]))]
+    scaled = kernels.Sum([search.scale_bandwidth(part, 0.7) for part in parts], [0.2, 0.8])
+    at = search._at_any_bandwidth(kernels.Sum(parts, [0.2, 0.8]), X[:9], X)
+    torch.testing.assert_close(at(0.7).double(), scaled(X[:9], X), rtol=1e-5, atol=1e-6)
+    one = search._at_any_bandwidth(parts[1], X, X)(1.0)
+    torch.testing.assert_close(one.double(), parts[1](X), rtol=1e-5, atol=1e-6)
+
+
 def test_bandwidths_are_rescaled_where_rows_are_enough():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(6500, 2, generator=g, dtype=torch.float64)

@@ -73,7 +73,7 @@ def test_predicting_a_file_says_how_far_it_is(files, monkeypatch):
     monkeypatch.setattr("kernelmill.callbacks.progress.EVERY", 0.0)
     pq.write_table(pa.Table.from_pandas(shops(300)), "test.parquet", row_group_size=100)
     said = typed("predict", "m", "test.parquet", "--out", "p.csv")
-    assert "100 rows predicted" in said and "33%" in said and "100%" in said
+    assert "100 rows, " in said and "33%" in said and "100%" in said
     assert len(pd.read_csv("p.csv")) == 300
     monkeypatch.setattr("kernelmill.callbacks.progress.EVERY", 10.0)
     assert "%" not in typed("predict", "m", "test.parquet", "--out", "p.csv")

@@ -35,8 +35,11 @@ ROUNDED = [
 
 
 def lost(precision):
-    """What tensor cores lose that add products of 8-bit features in 14 bits."""
-    return 3e-4 if precision == "float8" and DEVICE.type == "cuda" else 0.0
+    """What tensor cores lose that add products of 8-bit features in 14 bits: a sum of 32 products
+    is cut off by 2^-13 of itself at most, a norm too, and four of these make a distance. (An H200:
+    3.6e-4 of K at most, 2e-4 of norms.)
+    """
+    return 2.0**-11 if precision == "float8" and DEVICE.type == "cuda" else 0.0
 
 
 def rows(n, d, seed, offset=0.0):
@@ -74,7 +77,8 @@ def test_values_are_as_exact_as_plain_torch_in_the_same_precision(kernel, precis
     w, g = rows(150, 3, 3), rows(70, 3, 4)
     assert error(fast.matmul(A, B, w), truth @ w.double()) <= allowed
     assert error(fast.rmatmul(A, B, g), truth.T @ g.double()) <= allowed
-    torch.testing.assert_close(fast.diagonal(A), plain.diagonal(a), rtol=1e-5, atol=1e-5)
+    near = 1e-5 + lost(precision)
+    torch.testing.assert_close(fast.diagonal(A), plain.diagonal(a), rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("d", [1, 5, 16, 33, 64, 90, 130, 200])

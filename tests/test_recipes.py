@@ -52,6 +52,13 @@ def test_rows_without_weight_are_solved_beside_others():
     assert (got[:20] == 0).all()
 
 
+def test_kernel_values_in_float32_give_an_answer_of_their_digits():
+    K, diagonal = Laplacian(3.0)(X), 0.05 / W
+    got = solve_ridge(K.float(), diagonal.float(), Y.float())
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), solve_ridge(K, diagonal, Y), rtol=1e-4, atol=1e-4)
+
+
 def test_no_solution_of_a_matrix_that_is_not_positive():
     assert solve_ridge(-torch.eye(3).double(), torch.zeros(3).double(), torch.ones(3, 1)) is None
 

@@ -72,7 +72,7 @@ def watch(pieces: Sequence[Piece], show: bool) -> Generator[Piece]:
         console=console,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task("predicting", total=total)
+        task = bar.add_task("rows", total=total)
         for piece in pieces:
             yield piece
             bar.update(task, completed=piece[1], description=_rate(piece[1], start))
@@ -83,7 +83,7 @@ def watch(pieces: Sequence[Piece], show: bool) -> Generator[Piece]:
 
 
 def _rate(rows: int, start: float) -> str:
-    return f"{rows:,} rows predicted, {rows / max(1e-9, time.monotonic() - start):,.0f} a second"
+    return f"{rows:,} rows, {rows / max(1e-9, time.monotonic() - start):,.0f} a second"
 
 
 class ChoosingLine:

@@ -26,6 +26,7 @@ def warmup(
     import torch
 
     from ..errors import InputError
+    from ..ops import has_eight_bits
     from ..ops.warm import USUAL as KERNELS
     from ..ops.warm import warm_up
 
@@ -33,6 +34,8 @@ def warmup(
         raise InputError("there is no GPU here, and nothing to compile: fits may begin.")
     device, start = torch.device("cuda"), time.perf_counter()
     shapes = [*USUAL, (64, "float64")]
+    if has_eight_bits(device):
+        shapes.append((512, "float8"))
     made = [
         warm_up(kernel, d, c, how, device)
         for c in sorted({1, outputs})

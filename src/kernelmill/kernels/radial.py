@@ -96,9 +96,14 @@ class Radial(Kernel):
         return shrunk_norms(x)
 
     def evaluate(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
-        sq_dist = torch.addmm(B.sq, A.x, B.x.T, alpha=-2, out=out).add_(A.sq[:, None]).clamp_(min=0)
+        sq_dist = self.sq_dist(A, B, out)
         K = self.profile(sq_dist)
         return K if out is None or K is sq_dist else out.copy_(K)
+
+    def sq_dist(self, A: Points, B: Points, out: Tensor | None = None) -> Tensor:
+        """Squared distances in bandwidths: what the profile is of."""
+        sq_dist = torch.addmm(B.sq, A.x, B.x.T, alpha=-2, out=out)
+        return sq_dist.add_(A.sq[:, None]).clamp_(min=0)
 
     def diagonal(self, A: Points) -> Tensor:
         return torch.ones_like(A.sq)

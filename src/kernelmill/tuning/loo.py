@@ -32,10 +32,13 @@ class Profile(torch.autograd.Function):
 def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
     """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row.
 
-    Leading axes are batches.
+    Leading axes are batches. On a CPU by float32, where that has digits enough: see SINGLE.
     """
+    if K.device.type == "cpu" and ridge.min().item() >= SINGLE:
+        K, ridge = K.float(), ridge.float()
     inverse = _inverse(K, ridge)
-    return (inverse @ Y) / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
+    a = (inverse @ Y.to(inverse)).to(Y)
+    return a / inverse.diagonal(dim1=-2, dim2=-1)[..., None]
 
 
 class LeaveOneOut(torch.autograd.Function):

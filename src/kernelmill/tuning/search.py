@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -277,8 +279,8 @@ def rescale(choice: Choice, sample: Sample) -> Kernel:
     rows = LARGE
     if not isinstance(kernel, (Radial, Sum)) or len(sample.X) < rows + held:
         return kernel
-    X, Y, w = sample.X[:rows], sample.Y[:rows], sample.w[:rows]
-    V, Y_V, w_V = sample.X[-held:], sample.Y[-held:], sample.w[-held:, None]
+    X, Y, w = sample.X[:rows], sample.Y[:rows].float(), sample.w[:rows].float()
+    V, Y_V, w_V = sample.X[-held:], sample.Y[-held:].float(), sample.w[-held:, None].float()
 
     def scaled(log_factor: float) -> Kernel:
         factor = math.exp(log_factor)
@@ -287,10 +289,11 @@ def rescale(choice: Choice, sample: Sample) -> Kernel:
         return scale_bandwidth(kernel, factor)
 
     ridges = [1e-3, 1e-1] if choice.ridge < 1e-2 else [1e-2, 1.0]
+    K_of, K_V_of = _at_any_bandwidth(kernel, X, X), _at_any_bandwidth(kernel, V, X)
 
     def error(log_factor: float) -> float:
-        found = scaled(log_factor)
-        K, K_V, errors = found(X), found(V, X), {math.inf: ridges[0]}
+        factor, errors = math.exp(log_factor), {math.inf: ridges[0]}
+        K, K_V = K_of(factor), K_V_of(factor)
         for lam in ridges:
             alpha = solve_ridge(K, lam / w, Y)
             if alpha is not None:
@@ -314,6 +317,26 @@ def rescale(choice: Choice, sample: Sample) -> Kernel:
     factor_ = _lowest([k * STEP for k in places], [errors[k] for k in places])
     log.info("tuning: bandwidths times %.2g on %d rows", math.exp(factor_), rows)
     return scaled(factor_)
+
+
+def _at_any_bandwidth(kernel: Radial | Sum, A: Tensor, B: Tensor) -> Callable[[float], Tensor]:
+    """K(A, B) in float32 with all bandwidths times a factor, from distances that are taken once,
+    in float64: copies must be at 0.
+    """
+    together = kernel if isinstance(kernel, Sum) else Sum([kernel])
+    parts, shares = together.parts, together.shares
+    distances = []
+    for part in parts:
+        embed = part.embedding(B.mean(0), torch.float64)
+        a, b = part.points(embed(A)), part.points(embed(B))
+        distances.append(part.sq_dist(a, b).float())
+
+    def at(factor: float) -> Tensor:
+        each = zip(parts, shares, distances, strict=True)
+        K = [part.profile(sq / factor**2).mul_(share) for part, share, sq in each]
+        return reduce(Tensor.add_, K)
+
+    return at
 
 
 def _lowest(places: list[float], errors: list[float]) -> float:
