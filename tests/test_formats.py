@@ -14,6 +14,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from kernelmill import DataFileError, InputError, KernelRegressor, kernels
 from kernelmill.data import is_table, opened
@@ -103,6 +104,7 @@ EXAMPLES = {
     "numpy": [(lambda folder: write(folder, ".npy"), 3), (large_map, 50_000)],
     "HDF5": [(lambda folder: write(folder, ".h5"), 3), (open_hdf5, 3)],
     "torch": [(lambda folder: torch.utils.data.TensorDataset(torch.from_numpy(X)), None)],
+    "sparse matrices": [(lambda folder: csr_matrix(X), 3)],
     "frames": [
         (lambda folder: FRAME, 3),
         (lambda folder: {name: FRAME[name].to_numpy() for name in FRAME}, 3),

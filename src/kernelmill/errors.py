@@ -26,10 +26,6 @@ class InputError(KernelmillError, ValueError):
     """An argument or the data cannot be used as given."""
 
 
-class InputTypeError(KernelmillError, TypeError):
-    """An argument is of a kind that is not taken at all (a sparse matrix, say)."""
-
-
 class DataFileError(KernelmillError, ValueError):
     """A data file is missing, damaged, or holds what cannot be trained on."""
 

@@ -18,8 +18,9 @@ def of_arrow(kind: pa.DataType) -> str | None:
     import pyarrow as pa
 
     is_ = pa.types
-    if is_.is_dictionary(kind):
-        return of_arrow(kind.value_type)
+    if is_.is_dictionary(kind):  # numbers that are categories are names
+        found = of_arrow(kind.value_type)
+        return "text" if found == "number" else found
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         numbers = is_.is_floating(kind.value_type) or is_.is_integer(kind.value_type)
         return "list" if numbers else None
@@ -53,6 +54,8 @@ def from_arrow(column: pa.Array, kind: str) -> np.ndarray:
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+        if (said := of_arrow(column.type) or "text") != kind:
+            return names_from_arrow(column, said)
     type_ = column.type
     if kind == "empty":
         return np.full((len(column), 1), np.nan)

@@ -215,7 +215,7 @@ def of_array(values: Array) -> str:
 def settle(values: np.ndarray) -> tuple[np.ndarray, str]:
     """An array of Python objects as one of the kind that all of them are: mixed ones become
     names."""
-    items = [None if _lost(v) else _decoded(v) for v in values.tolist()]
+    items = [None if is_lost(v) else _decoded(v) for v in values.tolist()]
     found = {_of_object(v) for v in items if v is not None}
     if not found:
         return np.full(len(items), np.nan), "empty"
@@ -232,7 +232,7 @@ def settle(values: np.ndarray) -> tuple[np.ndarray, str]:
     return np.array([None if v is None else _name_of(v) for v in items], dtype=object), "text"
 
 
-def _lost(value: object) -> bool:
+def is_lost(value: object) -> bool:
     return (
         value is None
         or type(value).__name__ in ("NAType", "NaTType")
@@ -283,7 +283,7 @@ def _names_of_all(values: np.ndarray, kind: str) -> np.ndarray:
 def represent(values: np.ndarray, kind: str) -> np.ndarray:
     """An array as the kind is read: see the top of this file."""
     if kind == "text":
-        found = [None if _lost(v) else str(_decoded(v)) for v in values.tolist()]
+        found = [None if is_lost(v) else str(_decoded(v)) for v in values.tolist()]
         # An empty text is none: CSV cannot tell them apart.
         return np.array([text or None for text in found], dtype=object)
     if values.dtype.kind in "mM":

@@ -52,7 +52,7 @@ from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
 from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
 from .inputs import Given, as_table, given, is_table_like, pieces
-from .validation import draw_stratified, largest_of, refuse_sparse, refuse_too_large
+from .validation import draw_stratified, largest_of, refuse_too_large
 
 log = logging.getLogger("kernelmill")
 
@@ -508,7 +508,6 @@ class KernelEstimator(BaseEstimator):
         if isinstance(X, Tensor):
             X = X.detach().cpu()
             X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
-        refuse_sparse(X)
         if isinstance(X, np.ndarray) and X.dtype.kind in "iub" and X.dtype.itemsize <= 2:
             X = X.astype(np.float32)  # exact, and half the memory and time of float64
         X = validate_data(self, X, reset=reset, dtype=FLOATS, order="C", ensure_all_finite=False)
@@ -790,6 +789,6 @@ class KernelEstimator(BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False
+        tags.input_tags.sparse = True
         tags.non_deterministic = False
         return tags

@@ -40,6 +40,7 @@ from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS, Effort
 from ..types import DataLike
 from .base import Job, KernelEstimator, Opened, first_chunk
+from .inputs import labels_of
 from .validation import check_weights, require_positive_weights, split_rows, to_host
 
 # Rows kept out of a large training set to calibrate on: so many, or a share of more rows.
@@ -422,7 +423,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             y = y.detach().cpu().numpy()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(labels_of(y), warn=True)
         check_consistent_length(np.empty(n), y)
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise InputError("Input y contains NaN or infinity; every row needs a label.")

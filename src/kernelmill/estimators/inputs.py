@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import issparse
 
 from ..data import Encoder, Table, is_table, matrix, opened, shuffled
 from ..data.dates import seconds
+from ..data.kinds import is_lost, settle
 from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
 from ..errors import DataFileError, InputError
 from ..types import DataLike
-from .validation import texts_of
+from .validation import not_numbers
 
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
 
@@ -37,12 +37,13 @@ class Given:
 
 def is_table_like(X: DataLike, y: DataLike = None, columns: object = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
-    if is_table(X) or (isinstance(X, dict) and not issparse(X)):
+    if is_table(X) or isinstance(X, dict):
         return True
-    frame = (
-        hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema")) and not issparse(X)
-    )
-    return frame and (isinstance(y, str) or columns is not None or bool(texts_of(X)))
+    if not (hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema"))):
+        return False
+    # A frame whose columns have no names is an array in a frame, as scikit-learn has it.
+    named = all(isinstance(name, str) for name in X.columns)
+    return named or isinstance(y, str) or columns is not None or bool(not_numbers(X))
 
 
 def given(
@@ -149,6 +150,7 @@ def as_table(
         table = _positional(X, encoder)
     else:
         table = opened(X, in_memory, dict(zip(encoder.inputs, encoder.kinds, strict=False)))
+    _require(encoder.inputs, table)
     for name, width in [
         *_widths(encoder).items(),
         *((category.name, 1) for category in encoder.categories),
@@ -159,6 +161,22 @@ def as_table(
                 " model was trained."
             )
     return encoder.over(table), encoder
+
+
+def _require(names: list[str], table: Table) -> None:
+    """Raise where columns that a model was trained on are not there."""
+    lacking = [name for name in names if name not in table.fields]
+    if lacking:
+        more = [name for name in table.fields if name not in names]
+        other = f", and has {_listed(more)} instead" if more else ""
+        raise DataFileError(
+            f"{table.where} lacks the feature names {_listed(lacking)}, which the model was trained"
+            f" on{other}; add or rename them."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
 
 
 def _positional(X: np.ndarray, encoder: Encoder) -> Table:
@@ -190,6 +208,25 @@ def _widths(encoder: Encoder) -> dict[str, int]:
         name: 1 if name in encoder.dates else width
         for name, width in zip(encoder.numbers, encoder.widths, strict=True)
     }
+
+
+def labels_of(y: DataLike) -> DataLike:
+    """Labels as numpy has them, or one sentence where a row has none: among texts it would be one
+    more label, or fail to be sorted.
+    """
+    if isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object:
+        return y
+    values = np.asarray(y, dtype=object)
+    if values.ndim != 1:
+        return y
+    lost = np.flatnonzero([is_lost(value) for value in values])
+    if len(lost):
+        raise InputError(
+            f"y has no label in {len(lost)} of {len(values)} rows, first in row {lost[0]}; drop"
+            " those rows, or give them a label of their own."
+        )
+    extended = hasattr(y, "dtype") and not isinstance(y.dtype, np.dtype)
+    return settle(values)[0] if extended else y
 
 
 def in_seconds(y: DataLike) -> DataLike:

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from torch import Tensor
 
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from ..types import DataLike
 
 
@@ -91,16 +90,8 @@ def refuse_too_large(largest: float, dtype: np.dtype, argument: str) -> None:
         )
 
 
-def refuse_sparse(X: DataLike) -> None:
-    if issparse(X):
-        raise InputTypeError(
-            "Sparse data was passed for X, but dense data is required: use X.toarray(), or reduce"
-            " it first, for example with TruncatedSVD."
-        )
-
-
-def texts_of(X: DataLike) -> list[str]:
-    """The columns of a data frame that are not numbers."""
+def not_numbers(X: DataLike) -> list[str]:
+    """The columns of a data frame that are not numbers, or not in every row."""
     if not hasattr(X, "iloc"):
         return [
             str(name)
@@ -108,18 +99,19 @@ def texts_of(X: DataLike) -> list[str]:
             if not kind.is_numeric()
         ]
     numeric = [
-        getattr(dtype, "kind", "O") in "biuf" or _all_numbers(X.iloc[:, i])
+        _all_numbers(X.iloc[:, i], getattr(dtype, "kind", "O") in "biuf")
         for i, dtype in enumerate(X.dtypes)
     ]
     return [str(name) for name, good in zip(X.columns, numeric, strict=True) if not good]
 
 
-def _all_numbers(column: DataLike) -> bool:
+def _all_numbers(column: DataLike, declared: bool) -> bool:
     try:
-        np.asarray(column, dtype=np.float64)
+        values = np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
         return False
-    return getattr(column.dtype, "kind", "O") == "O" and str(column.dtype) != "category"
+    as_they_are = declared or column.dtype == object
+    return as_they_are and not np.isnan(values).any()
 
 
 def to_host(*parts: DataLike) -> list[DataLike]:

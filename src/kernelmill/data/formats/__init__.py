@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..remote import fetch, is_url
 from ..tables import Table
-from . import arrow, csv, folder, frame, hdf5, npy, parquet, torch
+from . import arrow, csv, folder, frame, hdf5, npy, parquet, sparse, torch
 from .base import Format, Kinds, Peek, choose, open_path
 
 FILES = (
@@ -21,6 +21,7 @@ FILES = (
     npy.FORMAT,
     hdf5.FORMAT,
     torch.FORMAT,
+    sparse.FORMAT,
     frame.FORMAT,
 )
 FORMATS = (folder.folders_of(FILES), *FILES)  # asked in this order: a folder may have any ending

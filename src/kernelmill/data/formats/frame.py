@@ -53,17 +53,25 @@ def _array(values: ArrayLike) -> np.ndarray:
 
 
 def _from_pandas(X: pd.DataFrame) -> pa.Table:
-    """Columns of objects that Arrow knows no one type for become names."""
-    pa, mixed = need("pyarrow"), {}
+    """Columns of objects that Arrow knows no one type for become names; so do intervals. Periods
+    become the moments at which they begin."""
+    pa, other = need("pyarrow"), {}
     for place, (name, kind) in enumerate(X.dtypes.items()):
-        if str(kind) == "object":
+        column = X.iloc[:, place]
+        if str(kind).startswith("period"):
+            other[name] = column.dt.to_timestamp()
+        elif str(kind).startswith("interval"):
+            other[name] = column.astype(str)
+        elif str(kind) == "category" and str(kind.categories.dtype).startswith("interval"):
+            other[name] = column.cat.rename_categories(str)
+        elif str(kind) == "object":
             try:
-                pa.array(X.iloc[:, place], from_pandas=True)
+                pa.array(column, from_pandas=True)
             except (pa.ArrowInvalid, pa.ArrowTypeError):
-                mixed[name] = settle(X.iloc[:, place].to_numpy())[0]
-    if mixed:
+                other[name] = settle(column.to_numpy())[0]
+    if other:
         X = X.copy(deep=False)
-        for name, values in mixed.items():
+        for name, values in other.items():
             X[name] = values
     return pa.Table.from_pandas(X, preserve_index=False)
 
