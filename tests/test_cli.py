@@ -449,7 +449,7 @@ def test_labels_that_nobody_knows_and_models_of_one_class(files):
     X[:, 0] += 5 * y
     pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv("d.csv", index=False)
     typed("train", "d.csv", "--out", "m")
-    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": ["unknown", *map(str, y[1:])]}).to_csv(
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": ["other", *map(str, y[1:])]}).to_csv(
         "e.csv", index=False
     )
     found = typed("evaluate", "m", "e.csv", "--json")["metrics"]

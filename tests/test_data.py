@@ -431,7 +431,7 @@ def test_missing_and_infinite_values_are_said():
     with pytest.raises(DataFileError, match="infinite values in 'a'"):
         KernelRegressor().fit(FRAME.assign(a=np.inf), "price")
     model = KernelRegressor(**SETTINGS).fit(FRAME, "price")
-    with pytest.raises(DataFileError, match="lacks the feature names 'colour'"):
+    with pytest.raises(InputError, match="lacks the feature names 'colour'"):
         model.predict(FRAME.drop(columns="colour"))
     with pytest.raises(DataFileError, match="texts in 'a'"):
         model.predict(FRAME.assign(a="many"))

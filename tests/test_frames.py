@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.model_selection import cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
-from kernelmill import DataFileError, InputError, KernelClassifier, KernelRegressor, load
+from kernelmill import InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def test_columns_are_found_by_their_names():
     model = KernelRegressor(**QUICK).fit(FRAME, TARGET)
     mixed = FRAME[FRAME.columns[::-1]].assign(more=1.0)
     np.testing.assert_array_equal(model.predict(mixed), model.predict(FRAME))
-    with pytest.raises(DataFileError, match="lacks the feature names 'zoned', 'span'"):
+    with pytest.raises(InputError, match="lacks the feature names 'zoned', 'span'"):
         model.predict(FRAME.drop(columns=["zoned", "span"]))
 
 

@@ -9,12 +9,19 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..errors import InputError, one_of
 from ..params import Settings
+
+if TYPE_CHECKING:
+    from ..data import Columns
+
+# Settings that are those of `Columns`, and those of them that are lists: with commas in a flag.
+LISTED = ("features", "categorical", "exclude", "na_values")
+OF_COLUMNS = (*LISTED, "missing", "decimal", "thousands", "drop_duplicates")
 
 TomlTable = dict[str, object]
 Made = TypeVar("Made", bound=Settings)
@@ -45,6 +52,11 @@ class TrainSettings(TypedDict, total=False):
     features: str | list[str]
     categorical: str | list[str]
     missing: str
+    exclude: str | list[str]
+    na_values: str | list[str | int | float]
+    decimal: str
+    thousands: str
+    drop_duplicates: bool
     validation_fraction: float
     early_stopping: bool | str
     feature_learning: bool | str
@@ -96,23 +108,35 @@ def _check(where: str, values: Mapping[str, object], hints: Mapping[str, Any]) -
 def estimator_arguments(settings: TrainSettings) -> dict[str, Any]:
     """The arguments of the estimator, in which tables such as [kernel] are the objects they name.
     Settings that are no arguments, such as the target, have to be taken out before."""
-    from .. import Columns, solvers
+    from .. import solvers
 
     made: dict[str, Any] = {"random_state": 0, **settings}
     if (kernel := _kernel(made.pop("kernel", None), made.pop("bandwidth", None))) is not None:
         made["kernel"] = kernel
     if isinstance(solver := made.get("solver"), dict):
         made["solver"] = _named("solver", solver, solvers)
-    columns = dict(settings.get("columns", {}))
-    for name in ("features", "categorical", "missing"):
-        if (value := made.pop(name, None)) is not None:
-            split = name != "missing" and isinstance(value, str)
-            columns[name] = str(value).split(",") if split else value
-    if columns:
-        chosen = _set("columns", Columns(), columns)
-        chosen.check()
-        made["columns"] = chosen
+    columns = columns_of(settings)
+    for name in (*OF_COLUMNS, "columns"):
+        made.pop(name, None)
+    if columns is not None:
+        made["columns"] = columns
     return made
+
+
+def columns_of(settings: TrainSettings) -> Columns | None:
+    """What was said of columns, by themselves or in a table [columns]."""
+    from .. import Columns
+
+    said: TomlTable = dict(settings.get("columns", {}))
+    for name in OF_COLUMNS:
+        if (value := settings.get(name)) is not None:
+            split = name in LISTED and isinstance(value, str)
+            said[name] = str(value).split(",") if split else value
+    if not said:
+        return None
+    chosen = _set("columns", Columns(), said)
+    chosen.check()
+    return chosen
 
 
 def _kernel(kernel: object, bandwidth: object) -> object:

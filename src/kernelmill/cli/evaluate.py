@@ -51,7 +51,6 @@ def evaluate_file(
 ) -> tuple[Evaluation, str]:
     """How good a model is on the rows of a file, and the name of the file."""
     from ..estimators.evaluation import evaluate
-    from ..estimators.inputs import given
 
     table = table_of(data, part or "test", kinds=estimator.kinds())
     known = target or estimator._target or target_of(table, None)
@@ -59,8 +58,8 @@ def evaluate_file(
         raise InputError(
             f"{table.where} has no column {known!r}, the target; say --target NAME for another one."
         )
-    _, y, _ = given(table, known, None, 0)
-    return evaluate(estimator, table, y), table.where.replace("'", "")
+    found, y, _ = estimator.given(table, known, None)
+    return evaluate(estimator, found.table, y), table.where.replace("'", "")
 
 
 def _print(found: Evaluation, where: str) -> None:

@@ -12,7 +12,7 @@ from .glance import npz_shapes
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..data import Table
+    from ..data import Columns, Table
 
 TARGETS = ("y", "target", "label", "class")  # names of columns that are the target by default
 TASKS = ["classification", "regression"]
@@ -89,6 +89,19 @@ def target_of(table: Table, named: str | None) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return ", ".join(map(repr, names[:12])) + more
+
+
+def with_target(table: Table, name: str, columns: Columns | None, asked: str | None) -> Table:
+    """The table with columns that are read as they are written: a target too, unless its texts are
+    labels."""
+    from ..data import Columns
+    from ..data.writing import as_written
+
+    said = columns or Columns()
+    labels = said.kinds.get(name) == "text" or asked == "classification"
+    if not labels and asked is None and table.fields[name].kind == "text":
+        labels = len(set(table.column(name).tolist())) <= FEW_CLASSES
+    return as_written(table, said.reading, said.kinds, [name], [name] if labels else [])
 
 
 def task_of(values: np.ndarray, name: str, asked: str | None) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from ..errors import InputError, OutputError
 from .console import as_json, command, duration, escape, note, rank, results, words
 from .glance import glance
 from .info import ModelFacts, facts_of
-from .inputs import table_of, target_of, task_of
+from .inputs import table_of, target_of, task_of, with_target
 from .launch import share_out
 from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task
 from .outputs import check_places
@@ -75,8 +75,24 @@ def train(
     categorical: Annotated[
         str | None, typer.Option(help="Columns of numbers that are names, such as codes.")
     ] = None,
+    exclude: Annotated[
+        str | None, typer.Option(help="Columns not to use, with commas between them.")
+    ] = None,
     missing: Annotated[
         str | None, typer.Option(help="impute or refuse missing values. (default: impute)")
+    ] = None,
+    na_values: Annotated[
+        str | None,
+        typer.Option(help="What is missing too, beside blanks, -, na, unknown: such as -999,x."),
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="The mark before decimals: . or , (default: found)")
+    ] = None,
+    thousands: Annotated[
+        str | None, typer.Option(help="The mark between thousands. (default: found)")
+    ] = None,
+    drop_duplicates: Annotated[
+        bool | None, typer.Option("--drop-duplicates", help="Take rows that are the same once.")
     ] = None,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds that the fit should take.")
@@ -133,7 +149,7 @@ def train(
     started = time.perf_counter()
     say = words(quiet=json_)
     say.print(f"[bold]Training[/] on {escape(str(glance(data)))}.")
-    from .config import read_settings
+    from .config import columns_of, read_settings
 
     settings = read_settings(config, flags)
     share_out(settings.pop("ranks", 1))
@@ -149,6 +165,7 @@ def train(
     part, asked = settings.pop("part", "train"), settings.pop("task", None)
     table = table_of(data, part, settings.get("memory_budget"))
     name = target_of(table, settings.pop("target", None))
+    table = with_target(table, name, columns_of(settings), asked)
     kind, why = task_of(table.column(name), name, asked)
     say.print(
         f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}"

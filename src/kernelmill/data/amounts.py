@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import warn
+from .kinds import is_missing
 
 Words = tuple[str, ...]  # before the first number, between two of them, behind the last
 
@@ -28,7 +29,8 @@ GROUPS = 5  # of three digits after a comma, at most
 NUMBER = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,{GROUPS}}}|[0-9]{{1,15}})(?:\.[0-9]{{1,15}})?"
 _NUMBER = re.compile(f"({NUMBER})")
 _UNIT = re.compile(r"\s*([^\W\d_]+|[%°\"'′″])")
-_CURRENCY = re.compile(r"(?:[$€£¥₹]|rs\.?|inr|usd|eur|gbp|us\$)\s*", re.IGNORECASE)
+CURRENCY = r"[$€£¥₹]|rs\.?|inr|usd|eur|gbp|chf|us\$"
+_CURRENCY = re.compile(rf"(?:{CURRENCY})\s*", re.IGNORECASE)
 _BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−])?\s*", re.IGNORECASE)
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
 _TIMES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "lakh": 1e5, "crore": 1e7}
@@ -79,6 +81,16 @@ class Forms:
     factors: list[list[float]]  # what each number is multiplied by
     labels: list[str]  # of the features
 
+    def with_bare_numbers(self) -> Forms:
+        """The same, by which numbers without the words around them are read too: those of another
+        table, whose column is one of numbers."""
+        for words, factor in ((["", ""], 1.0), (["-", ""], -1.0)):
+            if words not in self.words:
+                self.words.append(words)
+                self.slots.append([0])
+                self.factors.append([factor])
+        return self
+
     def read(self, texts: np.ndarray) -> np.ndarray:
         """(rows, features) of texts: NaN where they are written otherwise; 0 where only a part is
         not there, as the months of "94 years"."""
@@ -117,7 +129,7 @@ def count_forms(counts: Mapping[str | None, float] | Mapping[str, float]) -> dic
     """How many rows are written in each form, of how many each text has."""
     found: Counter[Words] = Counter()
     for text, rows in counts.items():
-        if text is not None:
+        if text is not None and not is_missing(text):
             found[take_apart(text)[0]] += rows  # type: ignore[assignment]
     return dict(found)
 
@@ -141,12 +153,13 @@ def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | Non
     # Names such as 12A and 12B have no number in common.
     if not told and (max(share.values()) < rows / 2 or len(labels) > MOST_NUMBERS):
         return None
-    return Forms(
+    found = Forms(
         [list(words) for words in used],
         [[labels.index(label) for label, _ in meaning] for meaning in read],
         [[factor for _, factor in meaning] for meaning in read],
         labels,
     )
+    return found.with_bare_numbers() if len(labels) == 1 else found
 
 
 def _meanings(words: Words) -> list[tuple[str, float]]:

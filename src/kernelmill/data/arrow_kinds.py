@@ -30,6 +30,13 @@ def of_arrow(kind: pa.DataType) -> str | None:
     return None
 
 
+def is_category(kind: pa.DataType) -> bool:
+    """Whether values of this type are names by declaration."""
+    import pyarrow as pa
+
+    return pa.types.is_dictionary(kind) and of_arrow(kind) == "text"
+
+
 # pyarrow.types' own names, of which early versions lack some.
 _TESTS = {
     "boolean": ["is_boolean"],

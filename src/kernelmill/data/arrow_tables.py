@@ -39,7 +39,8 @@ class ArrowTable(Table):
             if kind is None or not width:
                 self.unused.append(entry.name)
             else:
-                self.fields[entry.name] = Field(entry.name, kind, width)
+                named = arrow_kinds.is_category(entry.type)
+                self.fields[entry.name] = Field(entry.name, kind, width, named)
                 self._declared[entry.name] = kind
 
     def _width(self, entry: pa.Field) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import warn
-from .kinds import MISSING, Names, canonical
+from .kinds import Names, canonical
 
 FOLDS = 5  # a training row's category is encoded by the targets of the other folds: never its own
 MANY_NEW = 50  # values never seen in training, warned about where they are most of a column
@@ -148,6 +148,9 @@ def meanings(texts: np.ndarray) -> np.ndarray:
     return np.array([known[text] for text in texts.tolist()], dtype=object)
 
 
+_BEFORE = "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?"
+
+
 def texts_before(texts: np.ndarray, category: Category) -> np.ndarray:
     """Texts as models from before kinds were stored had them: words for a missing value were
     missing, and an empty text was a name."""
@@ -155,7 +158,7 @@ def texts_before(texts: np.ndarray, category: Category) -> np.ndarray:
     empty = "" if "" in known and None not in known else None
 
     def before(text: str | None) -> str | None:
-        lost = text is None or (text in MISSING and text not in known)
+        lost = text is None or (text in _BEFORE and text not in known)
         return empty if lost else text
 
     return np.array([before(text) for text in texts.tolist()], dtype=object)

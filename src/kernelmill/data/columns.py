@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..errors import InputError, one_of
 from ..params import Settings
 from .tables import Table
+from .writing import Reading, check_marks
 
 OF_NAMES = ("one_hot", "ordered", "target", "hash", "numbers")
 # How a kernel sees a column of numbers: kernels.ENCODINGS.
@@ -16,7 +17,8 @@ WAYS = (*OF_NAMES, *OF_NUMBERS)
 
 @dataclass(eq=False)
 class Columns(Settings):
-    """features: columns to use, None for all but the target; categorical: columns of numbers that
+    """features: columns to use, None for all but the target; exclude: columns not to use;
+    categorical: columns of numbers that
     are names (codes, zip codes), which a CSV file has as they are written there; missing: "impute"
     (the mean, and a column that says so) or "refuse"; one_hot: the most distinct values that get a
     column each; beyond: "target" (the mean target of the category, never the row's own) or "hash",
@@ -24,7 +26,10 @@ class Columns(Settings):
     for a matrix; how: what becomes of a column of names or texts, by its name: "one_hot",
     "ordered", "target", "hash" or "numbers" (those inside its texts), or a list of its values in
     their order, lowest first; and how a kernel that is chosen sees a column of numbers: "standard",
-    "robust", "quantile", "robust+quantile" or "codes"."""
+    "robust", "quantile", "robust+quantile" or "codes"; na_values: what stands for a missing value,
+    beside blanks, -, na, none, unknown and the like: texts, or numbers such as -999; decimal and
+    thousands: the marks that numbers are written with, where they should not be found;
+    drop_duplicates: rows that are the same in all features and the target are taken once."""
 
     features: list[str] | None = None
     categorical: list[str] | None = None
@@ -34,6 +39,11 @@ class Columns(Settings):
     hash_size: int = 16
     standardise: bool | None = None
     how: dict[str, str | list[str]] | None = None
+    exclude: list[str] | None = None
+    na_values: list[str | int | float] | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    drop_duplicates: bool = False
 
     def check(self) -> None:
         for name, value, allowed in (
@@ -48,14 +58,29 @@ class Columns(Settings):
                 raise InputError(
                     f"columns: {name}={value!r} was given, expected a whole number of 1 or more."
                 )
-        for name in ("features", "categorical"):
+        for name in ("features", "categorical", "exclude"):
             value = getattr(self, name)
             listed = value is None or isinstance(value, (list, tuple))
             if not listed or not all(isinstance(item, str) for item in value or []):
                 raise InputError(
                     f"columns: {name}={value!r} was given, expected a list of column names."
                 )
+        values = self.na_values
+        if values is not None and (
+            not isinstance(values, (list, tuple))
+            or not all(isinstance(value, (str, int, float)) for value in values)
+        ):
+            raise InputError(
+                f"columns: na_values={values!r} was given, expected a list of texts or numbers."
+            )
+        check_marks(self.decimal, self.thousands)
         self._check_how()
+
+    @property
+    def reading(self) -> Reading:
+        """What was said of how fields are written."""
+        missing = tuple(str(value) for value in self.na_values or [])
+        return Reading(missing, self.decimal or "", self.thousands or "")
 
     def _check_how(self) -> None:
         if self.how is not None and not isinstance(self.how, dict):

@@ -18,6 +18,7 @@ from .categories import Category, checksums, fold_of, meanings, texts_before
 from .checks import check_finite, is_clean, refuse
 from .number_names import NumberNames
 from .tables import Table
+from .writing import Reading, as_written
 
 KINDS = {"number", "boolean", "date", "text", "empty"}
 
@@ -36,6 +37,7 @@ class Encoder:
     missing: str = "impute"
     order: list[str] = field(default_factory=list)  # the fields as they stood in the table
     kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
+    reading: Reading = field(default_factory=Reading)  # how they are written; early: not stored
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
     # How a kernel that is chosen is to see features, by number; unstored: the kernel has it.
@@ -97,7 +99,9 @@ class Encoder:
     def over(self, table: Table) -> Table:
         """A table with fields of the kinds that were learned, whatever it holds itself."""
         if self.kinds:
-            return table.of_kinds(dict(zip(self.order, self.kinds, strict=True)))
+            wanted = dict(zip(self.order, self.kinds, strict=True))
+            left = [name for name in table.fields if name not in wanted]
+            return as_written(table, self.reading, wanted, left=left).of_kinds(wanted)
         texts = {category.name: "text" for category in self.categories}
         dated = {name for name in self.numbers if table.field(name).kind == "date"}
         numbers = {name: "number" for name in self.numbers if name not in dated}
@@ -175,17 +179,18 @@ class Encoder:
                 block[name] = block[name] * units[near]
 
     def to_dict(self) -> dict[str, object]:
-        left_out = ("categories", "by_content", "constant", "seen_as")
+        left_out = ("categories", "by_content", "constant", "seen_as", "reading")
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         made = [asdict(category) for category in self.categories]
         made = [{name: each[name] for name in each if name != "folds"} for each in made]
-        return {**kept, "categories": made}
+        return {**kept, "categories": made, "reading": self.reading.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Encoder:
         """What `to_dict` gave. ValueError where its parts do not fit each other."""
         made = [_text_column(category) for category in values["categories"]]
-        found = cls(**{**values, "categories": made})
+        reading = Reading.from_dict(values["reading"]) if "reading" in values else Reading()
+        found = cls(**{**values, "categories": made, "reading": reading})
         found._validate()
         for category in found.categories:
             category.validate()

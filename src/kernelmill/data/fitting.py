@@ -20,6 +20,7 @@ from .number_names import EACH, NumberNames, Wholes, are_names
 from .summary import Counts, Moments
 from .tables import Table
 from .text_columns import MOST_OUTPUTS, text_column
+from .writing import reading_of
 
 PRIOR = 10.0  # rows that a category's mean target is drawn towards the common mean by
 FREQUENT, OFTEN = 16, 0.005  # values with a feature each, at most, and the share of rows it needs
@@ -91,7 +92,7 @@ def learn(
     counts as k rows.
     """
     columns.check()
-    names = _choose(columns, table, skip)
+    names = chosen_fields(columns, table, skip)
     table = columns.named(table)
     given = _Fields.of(table, names)
     moments, counts, wholes = _summarise(table, given, train, w)
@@ -99,6 +100,7 @@ def learn(
     if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
         refuse(lost, given.labels, table.where)
     encoder = _scaled(columns, given, moments, lost)
+    encoder.reading = reading_of(table, names)
     starts = dict(zip(given.numbers, itertools.accumulate(given.widths, initial=0), strict=False))
     said_of = {name: way for name, way in columns.ways.items() if way in OF_NUMBERS}
     encoder.seen_as = {starts[name]: str(way) for name, way in said_of.items()}
@@ -121,7 +123,7 @@ def learn(
     return encoder
 
 
-def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
+def chosen_fields(columns: Columns, table: Table, skip: list[str]) -> list[str]:
     """Names of the fields that are features, as far as they can be."""
     if columns.features is None and table.unused:
         unused = ", ".join(map(repr, table.unused[:5]))
@@ -130,6 +132,9 @@ def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
             " used."
         )
     every = [name for name in table.fields if name not in skip]
+    for name in columns.exclude or []:
+        table.field(name)
+    every = [name for name in every if name not in (columns.exclude or [])]
     names = every if columns.features is None else list(columns.features)
     categorical = columns.categorical or []
     for name in [*names, *categorical]:
@@ -146,6 +151,11 @@ def _choose(columns: Columns, table: Table, skip: list[str]) -> list[str]:
             raise InputError(
                 f"columns: categorical names {name!r}, which is a matrix, expected a column."
             )
+    twice = [name for name in names if name in (columns.exclude or [])]
+    if twice:
+        raise InputError(
+            f"columns: features and exclude both name {twice[0]!r}; leave it out of one of them."
+        )
     for name, way in columns.ways.items():
         _check_way(table, names, name, way)
     return names

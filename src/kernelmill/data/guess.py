@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .kinds import COMMA, FALSE, MISSING, THOUSAND, TRUE
+from .kinds import FALSE, MISSING, THOUSAND, TRUE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,6 @@ class Guess:
     def __init__(self, text: bool = False, commas: bool = False):
         self._forms, self._commas = [] if text else [*_FORMS], commas
         self._seen = text
-        self.doubtful = False  # texts that look like numbers with commas
 
     @property
     def has_commas(self) -> bool:
@@ -62,8 +61,6 @@ class Guess:
                 self._forms = [other for other in self._forms if other in _ALSO.get(form, [form])]
                 self._seen = True
             return found.cast(self.type) if self._seen else pa.nulls(len(found))
-        if self._forms and _share(strings, THOUSAND, COMMA) > 0.9:
-            self.doubtful = True
         self._forms, self._seen = [], True
         return strings
 
@@ -85,7 +82,7 @@ def _written(tried: list[pa.Array], form: str) -> pa.Array | None:
     for i in range(2):
         if i == len(tried):
             bare = pc.ascii_trim_whitespace(tried[0])
-            missing = pc.is_in(bare, value_set=pa.array(MISSING))
+            missing = pc.is_in(pc.utf8_lower(bare), value_set=pa.array(MISSING))
             tried.append(pc.if_else(missing, pa.scalar(None, bare.type), bare))
         try:
             found = _PARSERS[form](tried[i])

@@ -27,8 +27,13 @@ from . import dates
 
 Item = TypeVar("Item")
 
-# What stands for a missing value; in texts these are names.
-MISSING = "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?"
+# What stands for a missing value, in small letters; in texts these are names.
+MISSING = (
+    *("", "na", "n/a", "n.a.", "#n/a", "<na>", "nan", "nat", "null", "nil", "none", "?", "??"),
+    *("-", "--", "---", "–", "—", ".", "..", "...", "*", "_", "unknown", "unk", "missing"),
+    *("not available", "not applicable", "not known", "(blank)", "blank", "(null)", "(none)"),
+    *("#null!", "#value!", "#ref!", "#div/0!", "#name?", "#num!", "no data", "nodata"),
+)
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 WORDS = {
     "number": "numbers",
@@ -37,6 +42,14 @@ WORDS = {
     "text": "texts",
     "empty": "nothing",
 }
+
+
+def is_missing(text: str) -> bool:
+    """Whether a text says that there is no value."""
+    return text.strip().lower() in _MISSING
+
+
+_MISSING = frozenset(MISSING)
 
 # ---- names
 
@@ -163,7 +176,7 @@ def _parse(values: np.ndarray, wanted: str) -> tuple[np.ndarray, str | None]:
     parse = _PARSERS[wanted] if wanted != "number" else _number_parser(texts)
     for i, text in enumerate(texts):
         try:
-            out[i, 0] = np.nan if text is None or text in MISSING else parse(text)
+            out[i, 0] = np.nan if text is None or is_missing(text) else parse(text)
         except (ValueError, KeyError, OverflowError):
             return out, text
     return out, None

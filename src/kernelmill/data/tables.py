@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ class Field:
     name: str
     kind: str  # "number", "boolean", "date", "text", or "empty" of a column without any value
     width: int = 1
+    named: bool = field(default=False, compare=False)  # its values are declared to be names
 
 
 class Table(ABC):

@@ -16,7 +16,7 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -27,6 +27,7 @@ from ..callbacks.listeners import Callback, callbacks_of
 from ..callbacks.progress import watch
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
+from ..data.writing import Reading
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
 from ..distributed.torch_team import join
@@ -51,7 +52,7 @@ from ..storage.model_folder import Extra, save_model
 from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
 from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
-from .inputs import Given, as_table, given, is_table_like, pieces
+from .inputs import Given, How, as_table, given, is_table_like, pieces, without_copies
 from .validation import draw_stratified, largest_of, refuse_too_large
 
 log = logging.getLogger("kernelmill")
@@ -345,9 +346,7 @@ class KernelEstimator(BaseEstimator):
     ) -> tuple[Tensor, DataLike, DataLike]:
         """Rows for partial_fit, as features."""
         if is_table_like(X, y):
-            table, y, sample_weight = given(
-                X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds()
-            )
+            table, y, sample_weight = self.given(X, y, sample_weight)
             X = table.table
         elif getattr(self, "encoder_", None) is None:
             return self._check_X(X, reset=False), y, sample_weight
@@ -382,9 +381,12 @@ class KernelEstimator(BaseEstimator):
         drawn = self._draw(before, comm)
         opened = Opened(X, y, sample_weight, comm, y if isinstance(y, str) else None, drawn, before)
         if is_table_like(X, y, self.columns):
-            found = given(
-                X, y, sample_weight, self._host_bytes(comm) // 4, (self.columns or Columns()).kinds
-            )
+            columns = self.columns or Columns()
+            columns.check()
+            how = How(columns.kinds, columns.reading, is_regressor(self))
+            found = given(X, y, sample_weight, self._host_bytes(comm) // 4, how)
+            if columns.drop_duplicates:
+                found = without_copies(*found, columns)
             return replace(opened, X=found[0], y=found[1], sample_weight=found[2])
         if self.columns is not None:
             raise InputError(
@@ -423,10 +425,17 @@ class KernelEstimator(BaseEstimator):
         """Rows to score: a table with its targets and weights, or arrays as they are."""
         if not is_table_like(X, y):
             return X, y, sample_weight
-        table, y, sample_weight = given(
-            X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self.kinds()
-        )
+        table, y, sample_weight = self.given(X, y, sample_weight)
         return table.table, y, sample_weight
+
+    def given(
+        self, X: DataLike, y: DataLike, sample_weight: DataLike
+    ) -> tuple[Given, DataLike, DataLike]:
+        """Rows as those that the model was trained on were read."""
+        encoder = getattr(self, "encoder_", None)
+        reading = Reading() if encoder is None else encoder.reading
+        how = How(self.kinds(), reading, is_regressor(self))
+        return given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, how)
 
     def kinds(self) -> dict[str, str]:
         """Of the columns that the model was trained on, whatever they look like in another

@@ -5,6 +5,7 @@ weights by name.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data import Encoder, Table, is_table, matrix, opened, shuffled
+from ..data import Columns, Encoder, Table, is_table, matrix, opened, shuffled
+from ..data.categories import checksums
 from ..data.dates import seconds
+from ..data.fitting import chosen_fields
 from ..data.kinds import is_lost, settle
 from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
+from ..data.writing import Reading, as_written
 from ..errors import DataFileError, InputError
 from ..types import DataLike
-from .validation import not_numbers
+from .validation import check_weights, not_numbers
+
+log = logging.getLogger("kernelmill")
 
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
 
@@ -33,6 +39,17 @@ class Given:
 
     def __len__(self) -> int:
         return self.table.n
+
+
+@dataclass(frozen=True)
+class How:
+    """How a table is read: kinds of columns, as wanted; how fields are written; and whether targets
+    are numbers, or else labels as they are written.
+    """
+
+    kinds: Mapping[str, str]
+    reading: Reading
+    numbers: bool
 
 
 def is_table_like(X: DataLike, y: DataLike = None, columns: object = None) -> bool:
@@ -51,13 +68,14 @@ def given(
     y: DataLike,
     sample_weight: DataLike,
     in_memory: int,
-    kinds: Mapping[str, str] | None = None,
+    how: How,
 ) -> tuple[Given, DataLike, DataLike]:
-    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file.
-
-    `kinds`: of columns, as wanted.
-    """
-    table = opened(X, in_memory, kinds).of_kinds(kinds or {})
+    """The table, its targets and its weights: by name, as arrays, or as the path of a .npy file."""
+    table = opened(X, in_memory, how.kinds)
+    targets = [name for name in _names(y) if how.kinds.get(name) != "text"]
+    whole = [*targets, *_names(sample_weight)] if how.numbers else _names(sample_weight)
+    left = [] if how.numbers else targets
+    table = as_written(table, how.reading, how.kinds, whole, left).of_kinds(how.kinds)
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
@@ -90,6 +108,37 @@ def given(
             )
         y = "y"
     return Given(table, skip), named(y, "target"), named(sample_weight, "weight")
+
+
+def without_copies(
+    given: Given, y: DataLike, sample_weight: DataLike, columns: Columns
+) -> tuple[Given, DataLike, DataLike]:
+    """The same with weight 0 for rows that are the same as one before them, in all features and
+    the target.
+    """
+    names = chosen_fields(columns, given.table, given.skip)
+    table = columns.named(given.table)
+    content = np.concatenate(
+        [checksums(table.read(names, a, b), names) for a, b in itertools.pairwise(table.cuts)]
+    )
+    targets = np.asarray(y, dtype=object if np.asarray(y).dtype.kind in "OUS" else np.float64)
+    targets = targets.reshape(len(targets), -1)
+    codes = [np.unique(column, return_inverse=True)[1] for column in targets.T]
+    rows = np.stack([content, *(code.astype(np.uint64) for code in codes)], 1)
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    w = check_weights(sample_weight, len(rows)).numpy()
+    kept = np.zeros(len(rows), bool)
+    kept[first] = True
+    log.info("%s: %d rows are copies of others, and left out", table.where, (~kept).sum())
+    return given, y, np.where(kept, w, 0.0)
+
+
+def _names(value: DataLike) -> list[str]:
+    """Columns that are named."""
+    if isinstance(value, str):
+        return [value]
+    listed = isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+    return list(value) if listed else []
 
 
 def _column(table: Table, name: str, what: str) -> np.ndarray:
@@ -169,7 +218,7 @@ def _require(names: list[str], table: Table) -> None:
     if lacking:
         more = [name for name in table.fields if name not in names]
         other = f", and has {_listed(more)} instead" if more else ""
-        raise DataFileError(
+        raise InputError(
             f"{table.where} lacks the feature names {_listed(lacking)}, which the model was trained"
             f" on{other}; add or rename them."
         )

@@ -6,10 +6,12 @@ pyarrow.dataset does not serve here: it takes the types from the first block of 
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,14 +63,15 @@ class _Csv(ArrowTable):
 def _open(path: Path, limit: int, kinds: Kinds) -> Table:
     """All fields are read as texts, and turned into what they are by now; where a later block
     changes that, the file is read once more."""
-    where, files, delimiter = repr(str(path)), Files([path]), _delimiter(path)
-    names = need("pyarrow.csv").open_csv(path, *_options(delimiter)).schema.names
+    where, files, look = repr(str(path)), Files([path]), _look(path)
+    names = need("pyarrow.csv").open_csv(path, *_options(look)).schema.names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
-    guesses = {name: Guess(kinds.get(name) == "text", delimiter != ",") for name in names}
+    commas = look.delimiter != ","
+    guesses = {name: Guess(kinds.get(name) == "text", commas) for name in names}
     held = path.stat().st_size <= limit and path.suffix != ".gz"
-    found = _read(path, delimiter, guesses, held, files)
+    found = _read(path, look, guesses, held, files)
     _warn_of_commas(guesses, where)
     table = found if isinstance(found, ArrowTable) else in_own_file(found, where)
     table.where = where
@@ -81,14 +84,22 @@ def _open(path: Path, limit: int, kinds: Kinds) -> Table:
     return _Csv(table, files, again)
 
 
-def _options(delimiter: str) -> tuple[ReadOptions, ParseOptions]:
+@dataclass(frozen=True)
+class _Look:
+    """What the first bytes of a file tell."""
+
+    delimiter: str
+    encoding: str
+
+
+def _options(look: _Look) -> tuple[ReadOptions, ParseOptions]:
     csv = need("pyarrow.csv")
-    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    return csv.ReadOptions(block_size=BLOCK), parse
+    parse = csv.ParseOptions(delimiter=look.delimiter, newlines_in_values=True)
+    return csv.ReadOptions(block_size=BLOCK, encoding=look.encoding), parse
 
 
 def _read(
-    path: Path, delimiter: str, guesses: Guesses, held: bool, files: Files
+    path: Path, look: _Look, guesses: Guesses, held: bool, files: Files
 ) -> ArrowTable | pa.NativeFile:
     """A table in memory, or a temporary file; read as often as it takes until no guess changes."""
     pa, csv = need("pyarrow"), need("pyarrow.csv")
@@ -96,7 +107,7 @@ def _read(
     for _ in range(len(guesses) + 2):
         convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])
         try:
-            reader = csv.open_csv(path, *_options(delimiter), convert)
+            reader = csv.open_csv(path, *_options(look), convert)
             schema, found = _collect(_convert(reader, guesses), guesses, held)
         except pa.ArrowInvalid as error:
             files.check()
@@ -144,14 +155,6 @@ def _warn_of_commas(guesses: Guesses, where: str) -> None:
     if commas:
         listed = ", ".join(map(repr, commas[:5]))
         warn(f"{where}: the numbers in {listed} have decimal commas, and are read so.")
-    doubtful = [name for name, guess in guesses.items() if guess.doubtful]
-    if doubtful:
-        listed = ", ".join(map(repr, doubtful[:5]))
-        warn(
-            f"{where}: the fields of {listed} look like numbers with commas, "
-            "and are read as texts: "
-            "write them with a decimal point and without thousands separators."
-        )
 
 
 def _culprit(said: str, names: list[str]) -> str | None:
@@ -162,10 +165,27 @@ def _culprit(said: str, names: list[str]) -> str | None:
     return names[int(number)] if number.isdigit() and int(number) < len(names) else None
 
 
-def _delimiter(path: Path) -> str:
+def _look(path: Path) -> _Look:
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-        header = file.readline(1 << 20).decode("utf-8", "replace")
-    return max(DELIMITERS, key=header.count)
+        first = file.read(SAMPLE)
+    encoding = _encoding(first)
+    header = first.decode(encoding, "replace").split("\n", 1)[0]
+    return _Look(max(DELIMITERS, key=header.count), encoding)
+
+
+def _encoding(first: bytes) -> str:
+    """By its mark, or UTF-8 if it is; else that of Windows, which has all bytes but five, or
+    Latin-1."""
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    for encoding in ("utf-8", "cp1252"):
+        decoder = codecs.getincrementaldecoder(encoding)()
+        try:
+            decoder.decode(first)  # the last character may be cut in two
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
 
 
 def _peek(path: Path) -> Peek:
@@ -173,10 +193,11 @@ def _peek(path: Path) -> Peek:
     packed = path.suffix.lower() == ".gz"
     with gzip.open(path, "rb") if packed else open(path, "rb") as file:
         text = file.read(SAMPLE)
-    columns = 1 + max(text.split(b"\n", 1)[0].count(mark.encode()) for mark in DELIMITERS)
-    lines = text.count(b"\n")
+    first = text.decode(_encoding(text), "replace")
+    columns = 1 + max(first.split("\n", 1)[0].count(mark) for mark in DELIMITERS)
+    lines = first.count("\n")
     if len(text) < SAMPLE:
-        return Peek(max(0, lines - text.endswith(b"\n")), columns)
+        return Peek(max(0, lines - first.endswith("\n")), columns)
     share = os.path.getsize(path) / len(text) * (4 if packed else 1)
     return Peek(round(lines * share), columns, estimated=True)
 

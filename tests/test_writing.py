@@ -1,0 +1,241 @@
+"""Files as they come: numbers, dates and missing values as people write them."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor, load
+from kernelmill.data.kinds import MISSING
+from kernelmill.data.writing import MARKS, Reading, Writing, find
+from kernelmill.kernels import Laplacian
+
+g = np.random.default_rng(0)
+N = 400
+MONEY = np.round(np.exp(g.normal(8, 1.5, N)), 2)
+SHARE = np.round(100 * g.random(N), 1)
+DAYS = g.integers(0, 4000, N)
+MOMENTS = pd.Timestamp("2010-01-05") + pd.to_timedelta(DAYS, unit="D")
+CITY = g.choice(["Köln", "Orléans", "Łódź", "Wien"], N)
+TARGET = np.round(np.log(MONEY) * 1000 + 10 * SHARE + DAYS / 10, 2)
+CLEAN = pd.DataFrame(
+    {"money": MONEY, "share": SHARE, "day": MOMENTS, "city": CITY, "price": TARGET}
+)
+QUICK = {"kernel": Laplacian(6.0), "ridge": 1e-2, "random_state": 0, "device": "cpu"}
+GONE = g.random(N) < 0.02  # 1 to 2 % of a column's fields
+
+
+def german(value):
+    return f"{value:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+def spoiled(column, write, gone=None):
+    """The table with a column of texts; where a word is given, it stands for missing values."""
+    texts = CLEAN[column].map(write)
+    return CLEAN.assign(**{column: texts if gone is None else texts.mask(GONE, gone)})
+
+
+def lacking(column):
+    return CLEAN.assign(**{column: CLEAN[column].mask(GONE)})
+
+
+# What is written, what it means, how pandas writes the file, and what has to be said.
+FILES = {
+    "dollars": (spoiled("money", lambda v: f"${v:,.2f}"), CLEAN, {}, {}),
+    "euros behind": (spoiled("money", lambda v: german(v) + " €"), CLEAN, {}, {}),
+    "brackets": (
+        spoiled("money", lambda v: f"({v:,.2f})"),
+        CLEAN.assign(money=-CLEAN["money"]),
+        {},
+        {},
+    ),
+    "thousands": (spoiled("money", lambda v: f"{v:,.2f}"), CLEAN, {}, {}),
+    "german": (spoiled("money", german), CLEAN, {}, {}),
+    "swiss": (spoiled("money", lambda v: f"{v:,.2f}".replace(",", "'")), CLEAN, {}, {}),
+    "french": (
+        spoiled("money", lambda v: f"{v:,.2f}".replace(",", "\u202f").replace(".", ",")),
+        CLEAN,
+        {},
+        {},
+    ),
+    "percent": (spoiled("share", lambda v: f"{v} %"), CLEAN, {}, {}),
+    "decimal commas": (spoiled("share", lambda v: f"{v}".replace(".", ",")), CLEAN, {}, {}),
+    "day first": (spoiled("day", lambda v: f"{v:%d/%m/%Y}"), CLEAN, {}, {}),
+    "month first": (spoiled("day", lambda v: f"{v:%m/%d/%Y %I:%M %p}"), CLEAN, {}, {}),
+    "months in words": (spoiled("day", lambda v: f"{v:%d %b %Y}"), CLEAN, {}, {}),
+    "dots": (spoiled("day", lambda v: f"{v:%d.%m.%y}"), CLEAN, {}, {}),
+    **{
+        f"missing is {word!r}": (spoiled("share", str, word), lacking("share"), {}, {})
+        for word in ("-", "na", ".", "none", "Unknown", "  ", "#N/A", "n.a.", "-999")
+    },
+    "a word of their own": (spoiled("share", str, "not yet"), lacking("share"), {}, {}),
+    "semicolons": (CLEAN, CLEAN, {"sep": ";", "decimal": ","}, {}),
+    "tabs": (CLEAN, CLEAN, {"sep": "\t"}, {}),
+    "latin": (CLEAN.replace("Łódź", "Lodz"), CLEAN, {"encoding": "latin-1"}, {}),
+    "utf-16": (CLEAN, CLEAN, {"encoding": "utf-16"}, {}),
+    "quoted": (CLEAN, CLEAN, {"quoting": 1}, {}),
+    "a target in dollars": (spoiled("price", lambda v: f"${v:,.2f}"), CLEAN, {}, {}),
+    "a german target": (spoiled("price", german), CLEAN, {}, {}),
+    "said": (
+        spoiled("money", lambda v: f"{v * 1000:,.0f}".replace(",", ".")),
+        CLEAN.assign(money=np.round(CLEAN["money"] * 1000)),
+        {"sep": ";", "decimal": ","},
+        {"decimal": ",", "thousands": "."},
+    ),
+}
+FILES["missing is '-999'"] = (*FILES["missing is '-999'"][:3], {"na_values": [-999]})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_as_it_comes_is_the_clean_one(name, tmp_path):
+    """The same predictions as of the clean table, and from a stored model, to the last digits that
+    were written."""
+    dirty, clean, how, said = FILES[name]
+    dirty.to_csv(tmp_path / "t.csv", index=False, **how)
+    columns = {"columns": Columns(**said)} if said else {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = KernelRegressor(**QUICK, **columns).fit(tmp_path / "t.csv", "price")
+    want = KernelRegressor(**QUICK).fit(clean, "price").predict(clean)
+    model.save(tmp_path / "m")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for again in (model, load(tmp_path / "m")):
+            near = {"rtol": 1e-4, "atol": 1e-3 * want.std()}
+            np.testing.assert_allclose(again.predict(tmp_path / "t.csv"), want, **near)
+        if "encoding" not in how:
+            np.testing.assert_allclose(model.predict(clean), want, **near)
+        assert model.score(tmp_path / "t.csv", "price") > 0.9
+    words = [str(one.message) for one in caught if "not yet" in str(one.message)]
+    assert bool(words) == (name == "a word of their own")
+    assert not words or f"{int(GONE.sum())} fields of 'share' are no numbers" in words[0]
+
+
+@pytest.mark.parametrize("name", ["german", "day first", "missing is '-'"])
+def test_frames_of_texts_are_read_as_files_are(name):
+    dirty, clean, *_ = FILES[name]
+    texts = dirty.astype(str)  # all of them: what pandas makes of dtype=str
+    assert len(texts.columns) == 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = KernelRegressor(**QUICK).fit(texts, "price")
+        want = KernelRegressor(**QUICK).fit(clean, "price").predict(clean)
+        np.testing.assert_allclose(model.predict(texts), want, rtol=1e-4, atol=1e-3 * want.std())
+
+
+def counts(*texts):
+    return dict.fromkeys(texts, 1)
+
+
+@pytest.mark.parametrize(
+    ("texts", "want"),
+    [
+        (["1,234.5", "12"], Writing("number", ".", ",")),
+        (["1.234,5", "1.234.567"], Writing("number", ",", ".")),
+        (["1 234,5", "7"], Writing("number", ",", " ")),
+        (["0,5", "1,234"], Writing("number", ",", "")),
+        (["31/12/2020", "01/02/2020"], Writing("date", order="dmy")),
+        (["12/31/2020", "01/02/2020"], Writing("date", order="mdy")),
+        (["2020/1/31", "2020/12/1"], Writing("date", order="ymd")),
+        (["Dec 31, 2020", "Jan 1st, 2021"], Writing("date", order="mdy")),
+        (["007", "008", "123"], None),
+        (["A1", "B2"], None),
+        (["1-2", "3-4"], None),
+        (["12:30", "13:45"], None),
+        (["31/31/2020", "30/30/2020"], None),
+    ],
+)
+def test_how_texts_are_written(texts, want):
+    found = find(counts(*texts), Reading())
+    assert (found and found.writing) == want
+
+
+def test_words_for_nothing_count_neither_way():
+    found = find({"1.5": 40, "unknown": 500, "-": 3, "kaput": 2}, Reading())
+    assert found.writing == Writing("number") and found.others == ["kaput"] and found.rows == 2
+    assert find({"1.5": 40, "kaput": 3}, Reading()) is None
+    assert find({"1.5": 40, "kaput": 3}, Reading(missing=("kaput",))).others == []
+    assert find({word: 1 for word in MISSING if word}, Reading()) is None
+
+
+def test_what_may_mean_two_things_is_said():
+    assert find(counts("1,234", "5,678"), Reading()).doubtful
+    assert not find(counts("1,234", "5,678"), Reading(decimal=",")).doubtful
+    assert find(counts("1,234"), Reading(decimal=",")).writing.parse("1,234") == 1.234
+    assert find(counts("01/02/2020"), Reading()).doubtful
+    assert not find(counts("1,234.5"), Reading()).doubtful
+
+
+@pytest.mark.parametrize("marks", MARKS)
+def test_numbers_are_read_as_they_were_written(marks):
+    way = Writing("number", *marks)
+    for value in (0.0, 0.25, 12.5, -7.0, 1234.5, -1234567.125, 1e-7):
+        text = f"{abs(value):,.7f}".replace(",", "T").replace(".", marks[0])
+        text = ("-" if value < 0 else "") + text.replace("T", marks[1])
+        for around in (f" {text} ", f"{text}%", f"{text} EUR", f"$ {text}"):
+            assert math.isclose(way.parse(around), value, abs_tol=1e-9), around
+    for text in ("", "x", "1-2", "--5", "12abc", "1..5", "0x10", "1_000", "١٢"):
+        assert way.parse(text) is None, text
+
+
+def test_a_column_of_codes_stays_one():
+    codes = [f"{i % 50:03d}" for i in range(N)]
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(code=codes), "price")
+    assert any(name.startswith("code: ") for name in model.encoder_.names)
+    named = Columns(categorical=["share"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = KernelRegressor(**QUICK, columns=named).fit(
+            spoiled("share", str, "not yet"), "price"
+        )
+    assert any(name.startswith("share: ") for name in model.encoder_.names)
+
+
+def test_labels_stay_as_they_are_written():
+    labels = np.where(MONEY > 3000, "10 %", "20 %")
+    model = KernelClassifier(**QUICK).fit(CLEAN.assign(price=labels), "price")
+    assert model.classes_.tolist() == ["10 %", "20 %"]
+    assert model.score(CLEAN.assign(price=labels), "price") > 0.9
+
+
+def test_columns_can_be_left_out_and_numbers_be_missing():
+    rows = CLEAN.assign(share=np.where(GONE, -999, SHARE), note="x")
+    model = KernelRegressor(**QUICK, columns=Columns(exclude=["note", "city"], na_values=[-999]))
+    model.fit(rows, "price")
+    assert list(model.feature_names_in_) == ["money", "share", "day"]
+    assert "share is missing" in model.encoder_.names
+    want = KernelRegressor(**QUICK, columns=Columns(exclude=["city"])).fit(
+        lacking("share"), "price"
+    )
+    np.testing.assert_allclose(model.predict(rows), want.predict(lacking("share")), rtol=1e-6)
+    with pytest.raises(InputError, match="both name 'city'"):
+        columns = Columns(features=["city", "money"], exclude=["city"])
+        KernelRegressor(**QUICK, columns=columns).fit(CLEAN, "price")
+    with pytest.raises(InputError, match="'citty'"):
+        KernelRegressor(**QUICK, columns=Columns(exclude=["citty"])).fit(CLEAN, "price")
+
+
+def test_copies_of_rows_are_taken_once():
+    twice = pd.concat([CLEAN, CLEAN[:150]])
+    once = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=True)).fit(twice, "price")
+    want = KernelRegressor(**QUICK).fit(CLEAN, "price").predict(CLEAN)
+    np.testing.assert_allclose(once.predict(CLEAN), want, rtol=1e-5)
+    other = KernelRegressor(**QUICK).fit(twice, "price").predict(CLEAN)
+    assert np.abs(other - want).max() > 1e-3 * want.std()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"decimal": ";"}, "decimal=';'"),
+        ({"thousands": "x"}, "thousands='x'"),
+        ({"thousands": ".", "decimal": "."}, "have to differ"),
+        ({"na_values": "x"}, "na_values='x'"),
+        ({"exclude": "x"}, "exclude='x'"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(settings, said):
+    with pytest.raises(InputError, match=said):
+        KernelRegressor(**QUICK, columns=Columns(**settings)).fit(CLEAN, "price")
