@@ -8,11 +8,13 @@ into labels and probabilities.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
 import tempfile
 import warnings
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +54,7 @@ def write_onnx(
     calibration: Calibration | None,
     decision_bias: np.ndarray | None,
     flat: bool,
+    about: Mapping[str, object],
 ) -> None:
     """classes: labels of a classifier, None of a regression; flat: one number per row instead of a
     matrix of one column.
@@ -72,6 +75,8 @@ def write_onnx(
         values = core.graph.output[0].name
         graph.labels(values, np.asarray(classes), calibration, decision_bias)
     made = graph.model(core, features if encoder is None else None)
+    said = {"kernelmill": json.dumps(about, default=str)}
+    onnx.helper.set_model_props(made, said)  # what the model says of itself
     with writing(path):
         if made.ByteSize() > LARGEST:
             _write_in_two(onnx, made, Path(os.path.realpath(path)))

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..data.account import Account
 from ..planning.plan import Plan
 from ..solvers import Event
 from ..words import aside
@@ -104,6 +105,12 @@ class ChoosingLine:
         elif time.monotonic() - self._last >= EVERY:
             self._last = time.monotonic()
             self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def show_columns(account: Account) -> None:
+    """Say on the terminal what the columns of a table became."""
+    console = Console(file=aside())
+    console.print(str(account), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def announce(plan: Plan) -> None:

@@ -31,16 +31,12 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     from .. import load
 
     found = load(model, ranks=1)
-    classes = getattr(found, "classes_", None)
     facts = {
-        "model": type(found).__name__,
+        **found.about(),
         **facts_of(found),
         "outputs": found.model_.alpha.shape[1],
-        "classes": None if classes is None else [str(name) for name in classes],
-        "columns": None if found.encoder_ is None else found.encoder_.inputs,
         "rows_seen": found.rows_seen_,
         "epochs": found.n_iter_,
-        "precision": found.model_.precision,
         "bytes": sum(path.stat().st_size for path in model.iterdir() if path.is_file()),
     }
     if json_:
@@ -48,9 +44,11 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
         return
     table = Table(title=escape(str(model)), title_justify="left", show_header=False)
     for name, value in facts.items():
-        if value is not None:
+        if value is not None and value not in ("", {}):
             table.add_row(name.replace("_", " "), escape(_shown(value)[:400]))
     results().print(table)
+    if found.encoder_ is not None and found.columns_:
+        results().print(str(found.columns_), markup=False, highlight=False, soft_wrap=True)
 
 
 def facts_of(estimator: KernelClassifier | KernelRegressor) -> ModelFacts:
@@ -70,6 +68,8 @@ def facts_of(estimator: KernelClassifier | KernelRegressor) -> ModelFacts:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value[:20])) + (" …" if len(value) > 20 else "")
     if isinstance(value, float):

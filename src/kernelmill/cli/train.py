@@ -257,10 +257,10 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
 
 
 def _print(model: Estimator, facts: TrainFacts) -> None:
-    from ..report import score_line
+    from ..report import held_out_line
 
-    folder, score = escape(facts["model"]), facts["validation_score"]
-    held = "" if score is None else f", {score_line(model, score)} on rows kept out"
+    folder, held = escape(facts["model"]), held_out_line(model)
+    held = f"; {held}" if held else ""
     took = duration(facts["seconds"])
     made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
     shown = escape(f"{made}, {facts['solver']} solver{held}")

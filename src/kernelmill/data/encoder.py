@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import dates
+from .account import Account
 from .amounts import Amounts, Forms
 from .categories import Category, checksums, fold_of, meanings, texts_before
 from .checks import check_finite, is_clean, refuse
@@ -38,6 +39,7 @@ class Encoder:
     order: list[str] = field(default_factory=list)  # the fields as they stood in the table
     kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
     reading: Reading = field(default_factory=Reading)  # how they are written; early: not stored
+    account: Account = field(default_factory=Account)  # of the columns; early: not stored
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
     # How a kernel that is chosen is to see features, by number; unstored: the kernel has it.
@@ -179,18 +181,20 @@ class Encoder:
                 block[name] = block[name] * units[near]
 
     def to_dict(self) -> dict[str, object]:
-        left_out = ("categories", "by_content", "constant", "seen_as", "reading")
+        left_out = ("categories", "by_content", "constant", "seen_as", "reading", "account")
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         made = [asdict(category) for category in self.categories]
         made = [{name: each[name] for name in each if name != "folds"} for each in made]
-        return {**kept, "categories": made, "reading": self.reading.to_dict()}
+        more = {"reading": self.reading.to_dict(), "account": self.account.to_list()}
+        return {**kept, "categories": made, **more}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Encoder:
         """What `to_dict` gave. ValueError where its parts do not fit each other."""
         made = [_text_column(category) for category in values["categories"]]
         reading = Reading.from_dict(values["reading"]) if "reading" in values else Reading()
-        found = cls(**{**values, "categories": made, "reading": reading})
+        account = Account.from_list(values.get("account", []))
+        found = cls(**{**values, "categories": made, "reading": reading, "account": account})
         found._validate()
         for category in found.categories:
             category.validate()

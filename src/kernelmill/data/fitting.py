@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import InputError, warn
 from . import dates
+from .account import account_of
 from .amounts import Amounts
 from .categories import FOLDS, Category, checksums, fold_of
 from .checks import check_finite, is_clean, refuse
@@ -120,6 +121,11 @@ def learn(
     ]
     if not encoder.d:
         raise InputError(f"{table.where} has no feature that differs between rows.")
+    if said or not given.lone:
+        starts_of = [starts[name] for name in given.numbers]
+        missing = dict(zip(given.numbers, lost[starts_of].tolist(), strict=True))
+        missing |= {name: found.missing for name, found in counts.items()}
+        encoder.account = account_of(encoder, table, missing, Y, train)
     return encoder
 
 

@@ -67,10 +67,12 @@ class Counts:
 
     def __init__(self) -> None:
         self.values: dict[str | None, float] | None = {}
+        self.missing = 0  # rows without a text
         self._forms: dict[Words, float] | None = None
 
     def add(self, texts: np.ndarray, w: np.ndarray | None) -> None:
         found: dict[str | None, float] = {}
+        self.missing += int((texts == None).sum())  # noqa: E711 (of every element)
         many = [1] * len(texts) if w is None else w.tolist()
         for text, rows in zip(texts.tolist(), many, strict=True):
             found[text] = found.get(text, 0) + rows

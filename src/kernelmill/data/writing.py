@@ -92,6 +92,13 @@ class Writing:
                 known[text] = math.nan if value is None else value
         return np.array([known[text] for text in texts.tolist()], np.float64).reshape(-1, 1)
 
+    @property
+    def example(self) -> str:
+        """The same number, or date, as any column of it."""
+        if self.kind == "date":
+            return {"ymd": "2024/12/31", "dmy": "31/12/2024", "mdy": "12/31/2024"}[self.order]
+        return f"1{self.thousands}234{self.decimal}5"
+
     def check(self) -> None:
         """ValueError where it is none."""
         marks = (self.decimal in (".", ","), self.thousands in ("", ",", ".", " ", "'"))

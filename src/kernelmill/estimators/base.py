@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -24,9 +25,10 @@ from torch import Tensor
 
 from .. import kernels, solvers
 from ..callbacks.listeners import Callback, callbacks_of
-from ..callbacks.progress import watch
+from ..callbacks.progress import show_columns, watch
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
+from ..data.account import Account
 from ..data.writing import Reading
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
@@ -53,6 +55,7 @@ from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
 from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
 from .inputs import Given, How, as_table, given, is_table_like, pieces, without_copies
+from .origin import HeldOut, Origin, fingerprint_of, name_of, origin_of
 from .validation import draw_stratified, largest_of, refuse_too_large
 
 log = logging.getLogger("kernelmill")
@@ -78,6 +81,9 @@ class Opened:
     target: str | None = None
     drawn: int | None = None
     before: Peeked | None = None
+    data: str = "arrays"  # its name
+    fingerprint: str = ""
+    began: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ class KernelEstimator(BaseEstimator):
     _matrix: str | None = None
     _target: str | None = None
     _interrupted = False
+    held_out_: HeldOut | None = None
+    origin_: Origin | None = None
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
     _equations: solvers.DirectState | None = None  # of all chunks given to partial_fit
@@ -298,10 +306,18 @@ class KernelEstimator(BaseEstimator):
         self.ridge_, self.n_iter_, self.timings_ = fitted.ridge, fitted.epochs, fitted.timings
         self._interrupted, self._target = fitted.interrupted, job.opened.target
         self._fitted_with = job.request.kept
+        self.held_out_ = self._score_held_out(job.rows, fitted)
+        seconds = time.perf_counter() - job.opened.began
+        where = job.opened
+        self.origin_ = origin_of(where.data, where.fingerprint, fitted.rows, seconds)
         self._keep_memory(Memory.of(fitted))
         self._keep_encoder(job.rows.encoder)
         if fitted.ended:
             warn(fitted.ended, ConvergenceWarning)
+
+    def _score_held_out(self, rows: Rows, fitted: Fitted) -> HeldOut | None:
+        """How good the model, or one like it, is on rows that it was not trained on."""
+        raise NotImplementedError
 
     def _keep_memory(self, memory: Memory) -> None:
         """What is known of the rows seen, for chunks that come later."""
@@ -379,7 +395,9 @@ class KernelEstimator(BaseEstimator):
             )
         before = self._peek()
         drawn = self._draw(before, comm)
-        opened = Opened(X, y, sample_weight, comm, y if isinstance(y, str) else None, drawn, before)
+        named = y if isinstance(y, str) else getattr(y, "name", None)
+        target = named if isinstance(named, str) and named else None
+        opened = Opened(X, y, sample_weight, comm, target, drawn, before, began=time.perf_counter())
         if is_table_like(X, y, self.columns):
             columns = self.columns or Columns()
             columns.check()
@@ -387,6 +405,8 @@ class KernelEstimator(BaseEstimator):
             found = given(X, y, sample_weight, self._host_bytes(comm) // 4, how)
             if columns.drop_duplicates:
                 found = without_copies(*found, columns)
+            table = found[0].table
+            opened = replace(opened, data=name_of(table.where), fingerprint=fingerprint_of(table))
             return replace(opened, X=found[0], y=found[1], sample_weight=found[2])
         if self.columns is not None:
             raise InputError(
@@ -473,6 +493,8 @@ class KernelEstimator(BaseEstimator):
             encoder = learn_columns(
                 columns, table, opened.X.skip, Y.numpy(), train, self.columns is not None, w.numpy()
             )
+            if self.verbose and opened.comm.rank == 0 and encoder.account:
+                show_columns(encoder.account)
         return (
             self._held_or_streamed(
                 opened, Stream(table, encoder, self._window(opened, encoder), out)
@@ -666,6 +688,18 @@ class KernelEstimator(BaseEstimator):
                 return function(torch.empty(0, encoder.d))
             return torch.cat(parts)
 
+    @property
+    def columns_(self) -> Account:
+        """What each column of the training table became: what it holds, how many features it has,
+        where it is missing, and what is odd about it. A short table when printed, and in a
+        notebook.
+        """
+        check_is_fitted(self, "model_")
+        encoder = getattr(self, "encoder_", None)
+        if encoder is None:
+            raise AttributeError("the model was trained on an array, which has no columns.")
+        return encoder.account
+
     # ---- which columns matter
 
     @property
@@ -772,7 +806,38 @@ class KernelEstimator(BaseEstimator):
             getattr(self, "_calibration", None),
             getattr(self, "decision_bias_", None),
             flat,
+            self.about(),
         )
+
+    def about(self) -> dict[str, Any]:
+        """What there is to know of a fitted model: who made it, when and of which data, its
+        columns and classes, how good it was on rows it did not see, its settings and sizes. As
+        plain data: `kernelmill info` and ONNX files say the same.
+        """
+        check_is_fitted(self, "model_")
+        model, encoder = self.model_, getattr(self, "encoder_", None)
+        classes, held = getattr(self, "classes_", None), self.held_out_
+        usual = type(self)().get_params(deep=False)
+        settings = {name: str(value) for name, value in self.get_params(deep=False).items()}
+        return {
+            "model": type(self).__name__,
+            "target": self._target,
+            **(self.origin_ or {}),
+            "held_out": held and {"rows": held["rows"], "how": held["how"], **held["scores"]},
+            "classes": None if classes is None else [str(name) for name in classes],
+            "columns": (
+                None if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
+            ),
+            "kernel": str(model.kernel),
+            "centers": model.n_centers,
+            "features": model.Z.shape[1],
+            "solver": self.plan_.solver,
+            "ridge": self.ridge_,
+            "precision": model.precision,
+            "settings": {
+                name: value for name, value in settings.items() if value != str(usual[name])
+            },
+        }
 
     _saved = [
         "n_iter_",
@@ -794,6 +859,8 @@ class KernelEstimator(BaseEstimator):
         "_target",
         "timings_",
         "confusion_",
+        "held_out_",
+        "origin_",
     ]
 
     def __sklearn_tags__(self):

@@ -39,8 +39,9 @@ from ..storage.model_folder import Extra
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS, Effort
 from ..types import DataLike
-from .base import Job, KernelEstimator, Opened, first_chunk
+from .base import KernelEstimator, Opened, first_chunk
 from .inputs import labels_of
+from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_classes
 from .validation import check_weights, require_positive_weights, split_rows, to_host
 
 # Rows kept out of a large training set to calibrate on: so many, or a share of more rows.
@@ -359,11 +360,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         total = zeros.index_add_(0, y, w) if y.ndim == 1 else (w[:, None] * y.double()).sum(0)
         return total / w.sum()
 
-    def _adopt(self, job: Job, fitted: Fitted) -> None:
-        super()._adopt(job, fitted)
+    def _score_held_out(self, rows: Rows, fitted: Fitted) -> HeldOut | None:
+        """By the rows that probabilities are calibrated on, which is done here too."""
         self.confusion_: np.ndarray | None = None
         self.decision_bias_ = np.zeros(len(self.classes_))
-        self._keep_calibration(self._calibrate(job.rows, fitted.judged))
+        self.held_out_ = None
+        self._keep_calibration(self._calibrate(rows, fitted.judged))
+        return self.held_out_
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
         if self.class_weight is None:
@@ -460,7 +463,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         shares = self._shares(y, w, rows.keep)
         if held is not None:
             values = self._no_grad_values(held.X)
-            found = self._fit_decisions(values, self._one_hot(held.y), held.w, shares)
+            found = self._fit_decisions(values, self._one_hot(held.y), held.w, shares, KEPT_OUT)
             decided = found.logits(values) + torch.from_numpy(self.decision_bias_)
             self.confusion_ = confusion(decided, held.y, c)
             return found
@@ -469,7 +472,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if values_are is Values.MARGINS:
             return self._fit_decisions(self._no_grad_values(X), self._one_hot(y), w, shares)
         if judged is not None and values_are is not Values.LOGITS:
-            return self._fit_decisions(judged.values, judged.targets, judged.w, shares)
+            return self._fit_decisions(judged.values, judged.targets, judged.w, shares, IN_TURN)
         plan = self.plan_
         each = Effort.on(torch.device(plan.device), plan.budget).each if plan.every_row else 0
         used = torch.nonzero(w > 0)[:, 0]
@@ -495,14 +498,19 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             residual = loo_residuals(K, centered.to(K.device), ridge.to(K)).cpu()
         except torch.linalg.LinAlgError:
             return Calibration.none(len(self.classes_))
-        return self._fit_decisions(Y - residual, Y, w, shares)
+        return self._fit_decisions(Y - residual, Y, w, shares, IN_TURN)
 
     def _fit_decisions(
-        self, values: Tensor, targets: Tensor, w: Tensor, shares: Tensor
+        self, values: Tensor, targets: Tensor, w: Tensor, shares: Tensor, how: str = ""
     ) -> Calibration:
-        """The calibration of these rows, and with it thresholds for the score asked for."""
+        """The calibration of these rows, and with it thresholds for the score asked for. `how`:
+        they were kept out of training, if they were.
+        """
         found = calibrate(values, targets, w, shares)
         self.decision_bias_ = self._decide(found, values, targets, w)
+        if how:
+            chances = torch.softmax(found.logits(values), 1)
+            self.held_out_ = held_out_classes(chances, targets.double(), w.double(), how)
         return found
 
     def _no_grad_values(self, X: DataLike) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import numpy as np
@@ -12,16 +13,20 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from torch import Tensor
 
 from ..errors import InputError
-from ..learning import Held, Rows, learn
+from ..learning import Fitted, Held, Rows, learn
 from ..learning.rows import MERGE_ROWS, merge, squares, units_of
 from ..learning.streaming import Chunk, remember
 from ..ops import in_own_modes
 from ..scoring import NUMBERS
 from ..solvers import loss_of
+from ..tuning.loo import loo_residuals
 from ..types import DataLike
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import in_seconds
+from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_numbers
 from .validation import check_weights, refuse_too_large, split_rows, to_host
+
+LEFT_OUT = 1_000  # rows that tell how good a model is where nothing else does
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -153,6 +158,36 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep], loss_of(self.solver).averages)
         scatter = (before - squares(Y, w, units)).clamp(min=0)
         return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder)
+
+    def _score_held_out(self, rows: Rows, fitted: Fitted) -> HeldOut | None:
+        held, judged = rows.held, fitted.judged
+        if held is not None:
+            values = self.model_(held.X).cpu()
+            return held_out_numbers(values, held.y.cpu(), held.w.cpu(), KEPT_OUT)
+        if judged is None:
+            return self._score_left_out(rows)
+        scale, mean = rows.units.scale.cpu().double(), rows.units.mean.cpu().double()
+        values, targets = (part * scale + mean for part in (judged.values, judged.targets))
+        return held_out_numbers(values, targets, judged.w, IN_TURN)
+
+    def _score_left_out(self, rows: Rows) -> HeldOut | None:
+        """Where nothing was chosen, and so nothing judged: some rows, each predicted by the others
+        with this kernel and ridge.
+        """
+        used = torch.arange(len(rows.y)) if rows.keep is None else rows.keep
+        if len(used) > LEFT_OUT:
+            drawn = torch.Generator().manual_seed(self.plan_.seed)
+            used = used[torch.randperm(len(used), generator=drawn)[:LEFT_OUT]].sort().values
+        X, Y, w = rows.X[used.to(rows.X.device)], rows.y[used].double(), rows.w[used].double()
+        mean = rows.units.mean.cpu().double()
+        try:
+            K = self.model_.kernel(X.to(self.model_.Z.device).double()).cpu()
+            ridge = max(self.ridge_, 1e-8 * K.diagonal().mean().item()) / w
+            left = loo_residuals(K, Y - mean, ridge)
+        except torch.linalg.LinAlgError:
+            return None
+        found = held_out_numbers(Y - left, Y, w, IN_TURN)
+        return found if len(Y) > 1 and all(map(math.isfinite, found["scores"].values())) else None
 
     @in_own_modes(gradients=True)
     def partial_fit(

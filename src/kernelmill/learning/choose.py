@@ -281,11 +281,11 @@ def _as_said(kernel: Kernel, task: Task, sample: Sample) -> Kernel:
 
 
 def _judged(found: search.Choice, sample: Sample) -> Judged | None:
-    """What the recipe said of rows it was not fitted to, for classes."""
-    if found.values is None or sample.frequencies is None or sample.ratio < 1:
-        return None  # of numbers, or of another model than that of few centers
+    """What the recipe said of rows it was not fitted to, in the units of the solver."""
+    if found.values is None or sample.ratio < 1:
+        return None  # of another model than that of few centers
     rows = len(found.values)
-    mean = sample.frequencies
+    mean = 0.0 if sample.frequencies is None else sample.frequencies
     parts = (found.values + mean, sample.Y[:rows] + mean, sample.w[:rows])
     return Judged(*(part.cpu() for part in parts))
 

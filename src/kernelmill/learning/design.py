@@ -38,7 +38,7 @@ class Choice:
     known.
 
     `chosen` says which of those that were `tried` it is; `judged` is what it said of rows that it
-    was not fitted to, for classes.
+    was not fitted to.
     """
 
     kernel: Kernel

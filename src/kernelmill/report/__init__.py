@@ -1,5 +1,5 @@
 """The report of a model: one HTML file that needs no network and no script."""
 
-from .report import METRICS, kernel_line, page, score_line, spectrum
+from .report import METRICS, held_out_line, kernel_line, page, score_line, spectrum
 
-__all__ = ["METRICS", "kernel_line", "page", "score_line", "spectrum"]
+__all__ = ["METRICS", "held_out_line", "kernel_line", "page", "score_line", "spectrum"]

@@ -128,6 +128,18 @@ def _cards(estimator: Estimator, evaluation: Evaluation | None) -> dict[str, str
     return cards
 
 
+def held_out_line(estimator: Estimator) -> str:
+    """How good the model was on rows that it did not see, in few words; empty where that is not
+    known.
+    """
+    held = estimator.held_out_
+    if held is None:
+        return ""
+    known = ((METRICS.get(name, name), value) for name, value in held["scores"].items())
+    scores = ", ".join(f"{name} {value:.4g}" for name, value in known)
+    return f"{scores} on {held['rows']:,} rows, {held['how']}"
+
+
 def score_line(estimator: Estimator, score: float) -> str:
     """A score of held-out rows in few words."""
     name, value = _shown_score(estimator, score)

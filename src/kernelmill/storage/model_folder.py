@@ -77,6 +77,8 @@ FITTED: dict[str, type | UnionType] = {
     "_target": str | None,
     "timings_": dict,
     "confusion_": np.ndarray | None,
+    "held_out_": dict | None,
+    "origin_": dict | None,
 }  # types of what an estimator learned, by name
 
 NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
