@@ -105,6 +105,16 @@ def test_the_whole_way(files):
     np.testing.assert_allclose(np.load("p.npy"), want)
     typed("report", "m", "--data", "test.csv", "--out", "m.html")
     page = (files / "m.html").read_text()
+    pd.read_csv("test.csv").assign(times=np.arange(300) % 3).to_csv("counted.csv", index=False)
+    typed("report", "m", "counted.csv", "--out", "n.html", "--weight", "times")
+    assert "Predicting price" in page and "Predicting price" in (files / "n.html").read_text()
+    weighted = typed("evaluate", "m", "counted.csv", "--weight", "times", "--json")
+    errors = model.predict("test.csv") - pd.read_csv("test.csv")["price"]
+    mae = np.average(np.abs(errors), weights=np.arange(300) % 3)
+    assert weighted["metrics"]["mae"] == pytest.approx(mae, rel=1e-4)
+    assert weighted["intervals"]["mae"][0] < mae < weighted["intervals"]["mae"][1]
+    assert "least number" in typed("report", "m", "test.csv", "--weight", "weight", code=2)
+    assert "give one" in typed("report", "m", "test.csv", "--data", "test.csv", code=2)
     assert (
         "Residuals" in page
         and "Spectrum" in page

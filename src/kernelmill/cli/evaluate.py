@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from ..errors import InputError
+from ..errors import InputError, one_of
 from .console import as_json, command, escape, rank, results
 from .inputs import table_of, target_of
-from .options import AsJson, Data, Debug, Model, Part, Target
+from .options import AsJson, Data, Debug, Model, Part, Target, Weight
 from .outputs import check_writable, write_page
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from .. import KernelClassifier, KernelRegressor
     from ..estimators.evaluation import Evaluation
 
@@ -26,6 +29,7 @@ def evaluate(
     model: Model,
     data: Data,
     target: Target = None,
+    weight: Weight = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page with pictures.")] = None,
     part: Part = None,
     json_: AsJson = False,
@@ -37,7 +41,7 @@ def evaluate(
     if html:
         check_writable(html)
     estimator = load(model, ranks="auto")
-    found, where = evaluate_file(estimator, data, target, part)
+    found, where = evaluate_file(estimator, data, target, part, weight)
     if html and rank() == 0:
         write_page(html, estimator, model, found, where)
     if json_:
@@ -47,7 +51,11 @@ def evaluate(
 
 
 def evaluate_file(
-    estimator: KernelClassifier | KernelRegressor, data: Path, target: str | None, part: str | None
+    estimator: KernelClassifier | KernelRegressor,
+    data: Path,
+    target: str | None,
+    part: str | None,
+    weight: str | None = None,
 ) -> tuple[Evaluation, str]:
     """How good a model is on the rows of a file, and the name of the file."""
     from ..estimators.evaluation import evaluate
@@ -58,8 +66,11 @@ def evaluate_file(
         raise InputError(
             f"{table.where} has no column {known!r}, the target; say --target NAME for another one."
         )
-    found, y, _ = estimator.given(table, known, None)
-    return evaluate(estimator, found.table, y), table.where.replace("'", "")
+    if weight is not None and weight not in table.fields:
+        raise one_of(f"--weight: column of {table.where}", weight, list(table.fields))
+    rows, y, w = estimator.given(table, known, weight)
+    found = replace(evaluate(estimator, rows.table, y, w), target=known)
+    return found, table.where.replace("'", "")
 
 
 def _print(found: Evaluation, where: str) -> None:
@@ -67,19 +78,23 @@ def _print(found: Evaluation, where: str) -> None:
 
     console = results()
     title = f"{found.rows:,} rows of {escape(where)}"
-    table = Table(title=title, title_justify="left", show_header=False)
+    guess = f"always {escape(found.guess)}"
+    table = Table("", "score", "95 % interval", guess, title=title, title_justify="left")
     for name, value in found.metrics.items():
+        limits, other = found.intervals.get(name), found.baseline.get(name)
+        between = "" if limits is None else f"{limits[0]:,.4f} to {limits[1]:,.4f}"
         shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
-        table.add_row(METRICS.get(name, name), shown)
+        without = "" if other is None else f"{other:,.4f}"
+        table.add_row(METRICS.get(name, name), shown, between, without)
     console.print(table)
     if found.confusion is not None and len(found.classes) <= MOST_CLASSES:
         console.print(_confusion(found.confusion.tolist(), [escape(c) for c in found.classes]))
     elif found.confusion is not None:
         todo = "--html FILE draws their confusion matrix; --json prints it"
         console.print(f"{len(found.classes)} classes: {todo}.")
-    if found.points is not None:
+    if found.true is not None and found.predicted is not None:
         console.print("Residuals, true − predicted:")
-        console.print(histogram((found.points[:, 0] - found.points[:, 1]).tolist()))
+        console.print(histogram((found.true - found.predicted).ravel()))
 
 
 def _confusion(counts: list[list[int]], classes: list[str]) -> Table:
@@ -89,7 +104,7 @@ def _confusion(counts: list[list[int]], classes: list[str]) -> Table:
     return table
 
 
-def histogram(values: list[float], bins: int = 13, wide: int = 50) -> str:
+def histogram(values: np.ndarray, bins: int = 13, wide: int = 50) -> str:
     """A histogram as bars of text; values beyond the 99 % in the middle count at its ends."""
     import numpy as np
 

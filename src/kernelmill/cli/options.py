@@ -23,6 +23,7 @@ Target = Annotated[
         help="The column to predict. Not needed where one is called y, target, label or class."
     ),
 ]
+Weight = Annotated[str | None, typer.Option(help="The column of sample weights.")]
 Task = Annotated[
     str | None, typer.Option(help="classification or regression. (default: told from the target)")
 ]

@@ -7,22 +7,25 @@ from typing import Annotated
 
 import typer
 
+from ..errors import InputError
 from .console import as_json, command, escape, rank, results, words
 from .evaluate import evaluate_file
-from .options import AsJson, Debug, Model, Part, Target
+from .options import AsJson, Debug, Model, Part, Target, Weight
 from .outputs import check_writable, write_page
 
 
 @command
 def report(
     model: Model,
-    data: Annotated[
+    table: Annotated[
         Path | None,
-        typer.Option(
-            help="Data with known targets: adds metrics and a confusion matrix or residuals."
+        typer.Argument(
+            metavar="DATA", help="Data with known targets: adds scores, curves and residuals."
         ),
     ] = None,
+    data: Annotated[Path | None, typer.Option(help="The same as DATA.")] = None,
     target: Target = None,
+    weight: Weight = None,
     out: Annotated[
         Path | None, typer.Option(help="The HTML file. (default: the model's name + .html)")
     ] = None,
@@ -30,15 +33,19 @@ def report(
     json_: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Write one HTML file about a model: how it was trained, and how good it is on --data."""
+    """Write one HTML file about a model: how it was trained, and how good it is on DATA."""
     from .. import load
+
+    if table is not None and data is not None:
+        raise InputError(f"two data were given, {str(table)!r} and --data {str(data)!r}; give one.")
+    data = data or table
 
     path = out or model.resolve().with_name(model.resolve().name + ".html")
     check_writable(path)
     estimator = load(model, ranks=1)
     found, where = None, ""
     if data is not None:
-        found, where = evaluate_file(estimator, data, target, part)
+        found, where = evaluate_file(estimator, data, target, part, weight)
     if rank() == 0:
         write_page(path, estimator, model, found, where)
     if json_:
@@ -46,4 +53,6 @@ def report(
         return
     results().print(f"Report written to {escape(str(path))}.")
     if data is None:
-        words().print("With --data FILE it also shows how good the model is on rows of that file.")
+        words().print(
+            "With a file of data it also shows how good the model is on rows of that file."
+        )

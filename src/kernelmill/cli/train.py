@@ -14,7 +14,7 @@ from .glance import glance
 from .info import ModelFacts, facts_of
 from .inputs import table_of, target_of, task_of, with_target
 from .launch import share_out
-from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task
+from .options import AsJson, Data, Debug, Device, MemoryBudget, Part, Target, Task, Weight
 from .outputs import check_places
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def train(
     class_weight: Annotated[
         str | None, typer.Option(help="balanced: every class counts alike.")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="The column of sample weights.")] = None,
+    weight: Weight = None,
     features: Annotated[
         str | None,
         typer.Option(help="Columns to use, with commas between them. (default: all others)"),

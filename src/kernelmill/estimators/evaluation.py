@@ -1,4 +1,5 @@
-"""How good a model is on rows with known targets: metrics, and what a picture of them needs."""
+"""How good a model is on rows with known targets: metrics with intervals, beside those of a guess
+without a model, and what a picture of them needs."""
 
 from __future__ import annotations
 
@@ -6,66 +7,54 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from sklearn import metrics
+from numpy.typing import ArrayLike
 
 from ..data.kinds import places
-from ..errors import DataFileError
+from ..errors import DataFileError, InputError
 from ..types import DataLike
 from .base import KernelEstimator
 from .classifier import KernelClassifier, confusion
+from .curves import Bin, ClassCurves, Ranking, reliability
 from .inputs import in_seconds
+from .intervals import Interval, bootstrap, effective_rows, mean_interval, share_interval
 from .regressor import KernelRegressor
-
-MOST_POINTS = 2000  # of predicted against true that a picture shows
-BINS = 10  # of probabilities, in which they are compared with what came
-MOST_CURVES = 6  # classes that have a ROC curve each; of more there is the mean
-CURVE_POINTS = 120  # of a ROC curve
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Rows whose probabilities are from `low` to `high`: their mean, and how many came true."""
-
-    low: float
-    high: float
-    rows: int
-    probability: float
-    share: float
-
-
-@dataclass(frozen=True)
-class Roc:
-    """Rates of false and of true positives at every threshold, and the area below them."""
-
-    name: str
-    area: float
-    points: np.ndarray
 
 
 @dataclass
 class Evaluation:
-    """Metrics by name.
+    """Metrics by name, their 95 % intervals where they have one, and the same metrics of a
+    guess without a model: `guess`, a class or the mean, for every row.
 
     Of classes: the confusion matrix, true classes in rows, the reliability of probabilities (of
-    the second of two classes, else of the class predicted) and ROC curves; of numbers: (true,
-    predicted) of some rows.
+    the second of two classes, else of the class predicted) and curves of each class that is among
+    the rows; of numbers: all true and predicted values, (rows, outputs), and metrics of each
+    output. `target` is the name of what is predicted, where it is known.
     """
 
     task: str
     rows: int
     metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    baseline: dict[str, float]
+    guess: str
     classes: list[str] = field(default_factory=list)
     confusion: np.ndarray | None = None
-    points: np.ndarray | None = None
     reliability: list[Bin] = field(default_factory=list)
-    roc: list[Roc] = field(default_factory=list)
+    curves: list[ClassCurves] = field(default_factory=list)
+    true: np.ndarray | None = None
+    predicted: np.ndarray | None = None
+    outputs: list[dict[str, float]] = field(default_factory=list)
+    target: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         confusion = None if self.confusion is None else self.confusion.tolist()
         return {
             "task": self.task,
+            "target": self.target,
             "rows": self.rows,
             "metrics": self.metrics,
+            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
+            "baseline": self.baseline,
             "classes": self.classes,
             "confusion": confusion,
         }
@@ -79,124 +68,242 @@ def validation_score(model: KernelEstimator) -> float | None:
     return (max(scores) if model._stops_early() else scores[-1]) if scores else None
 
 
-def evaluate(model: KernelClassifier | KernelRegressor, X: DataLike, y: np.ndarray) -> Evaluation:
+def evaluate(
+    model: KernelClassifier | KernelRegressor,
+    X: DataLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+) -> Evaluation:
     """The model's predictions for X against y, of its own labels or numbers."""
+    y = np.asarray(y)
+    w = _weights(sample_weight, len(y))
     if isinstance(model, KernelClassifier):
-        return _of_classes(model, np.asarray(y), np.asarray(model.predict_proba(X)))
+        return _of_classes(model, y, np.asarray(model.predict_proba(X)), w)
     y = np.asarray(in_seconds(y))
     if y.dtype.kind not in "iufb":
         raise DataFileError(
             f"the target holds texts, such as {str(y.ravel()[0])!r}, and this model predicts"
             " numbers."
         )
-    return _of_numbers(y.astype(np.float64), np.asarray(model.predict(X), dtype=np.float64))
+    return _of_numbers(y.astype(np.float64), np.asarray(model.predict(X), dtype=np.float64), w)
 
 
-def _of_classes(model: KernelClassifier, y: np.ndarray, probabilities: np.ndarray) -> Evaluation:
+def _weights(given: ArrayLike | None, n: int) -> np.ndarray:
+    """One for each row where none were given."""
+    if given is None:
+        return np.ones(n)
+    w = np.asarray(given, dtype=np.float64)
+    if w.shape != (n,):
+        raise InputError(f"sample_weight has shape {w.shape}, expected ({n},): one for each row.")
+    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+        raise InputError(
+            f"sample_weight has {w.min():g} as its least number; weights are 0 or more, and one of"
+            " them is above 0."
+        )
+    return w
+
+
+# ---- classes
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Scores of predicted classes and probabilities, as a function of the rows' weights.
+
+    Of rows whose class the model does not know, codes are negative; they are no class's, and
+    predicted wrong.
+    """
+
+    codes: np.ndarray
+    guess: np.ndarray
+    loss: np.ndarray  # −log of the probability of the true class
+    rankings: list[Ranking]  # of the second of two classes, or of each that is there
+    c: int
+
+    @classmethod
+    def of(cls, codes: np.ndarray, guess: np.ndarray, probabilities: np.ndarray) -> ClassScores:
+        n, c = probabilities.shape
+        least = np.finfo(probabilities.dtype).eps  # as scikit-learn clips them
+        own = probabilities[np.arange(n), codes.clip(0)].clip(least, 1 - least)
+        rows = np.bincount(codes[codes >= 0], minlength=c)
+        there = [i for i in ([1] if c == 2 else range(c)) if 0 < rows[i] < rows.sum()]
+        rankings = [Ranking.of(probabilities[:, i], codes == i) for i in there]
+        return cls(codes, guess, -np.log(own.astype(np.float64)), rankings, c)
+
+    def __call__(self, w: np.ndarray) -> dict[str, float]:
+        known = np.where(self.codes >= 0, w, 0.0)
+        counts = self._counts(known)
+        shares, _ = _shares(counts)
+        found = {
+            "accuracy": float(counts.trace() / w.sum()),
+            "balanced_accuracy": float(shares.sum() / max(1, len(shares))),
+        }
+        if self.c > 1:
+            found["log_loss"] = float(known @ self.loss / max(known.sum(), 1e-300))
+        found["f1"] = _f1(counts)
+        if self.rankings:
+            scores = np.array([ranking.scores(known) for ranking in self.rankings])
+            scores = scores[np.isfinite(scores[:, 0])]
+            found["roc_auc"], found["average_precision"] = _means(scores)
+        return found
+
+    def intervals(self, w: np.ndarray) -> dict[str, Interval]:
+        """Of shares of rows in closed form, of the others by a bootstrap."""
+        found = bootstrap(self, w, len(self.rankings))
+        counts, squares = (self._counts(np.where(self.codes >= 0, v, 0.0)) for v in (w, w**2))
+        shares, there = _shares(counts)
+        rows = counts.sum(1)[there] ** 2 / squares.sum(1)[there]
+        accuracy = float(counts.trace() / w.sum())
+        found["accuracy"] = share_interval(accuracy, effective_rows(w))
+        found["balanced_accuracy"] = mean_interval(shares.tolist(), rows.tolist())
+        return found
+
+    def _counts(self, w: np.ndarray) -> np.ndarray:
+        """(c, c) weights of true classes, in rows, by the class predicted."""
+        pairs = self.codes.clip(0) * self.c + self.guess
+        return np.bincount(pairs, w, self.c**2).reshape(self.c, self.c)
+
+
+def _shares(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the classes that are there, how many of their rows are found; and which are."""
+    there = counts.sum(1) > 0
+    return (counts.diagonal()[there] / counts.sum(1)[there]), there
+
+
+def _f1(counts: np.ndarray) -> float:
+    """Of the second of two classes; the mean over classes, true or predicted, where there are
+    more.
+    """
+    both = counts.sum(0) + counts.sum(1)
+    found = 2 * counts.diagonal() / np.where(both > 0, both, 1.0)
+    if len(found) == 2:
+        return float(found[1])
+    return float(found.sum() / max(1, np.count_nonzero(both)))
+
+
+def _means(scores: np.ndarray) -> tuple[float, float]:
+    if not len(scores):
+        return float("nan"), float("nan")
+    area, precision = scores.mean(0).tolist()
+    return area, precision
+
+
+def _of_classes(
+    model: KernelClassifier, y: np.ndarray, probabilities: np.ndarray, w: np.ndarray
+) -> Evaluation:
     classes = model.classes_
     codes = places(y, classes)
-    strange = codes < 0
-    if strange.all():
+    known = codes >= 0
+    if not (known & (w > 0)).any():
         raise DataFileError(
             f"none of the targets, such as {str(y[0])!r}, is among the model's classes"
             f" {list(map(str, classes[:10]))}."
         )
     with np.errstate(divide="ignore"):
         sums = np.log(probabilities) + model.decision_bias_
-    guess = sums.argmax(1)
-    right = (guess == codes) & ~strange
-    known = ~strange
-    found = {
-        "accuracy": float(right.mean()),
-        "balanced_accuracy": float(
-            np.mean([right[(codes == c) & known].mean() for c in np.unique(codes[known])])
-        ),
-    }
-    if len(classes) > 1:
-        found["log_loss"] = float(
-            metrics.log_loss(codes[known], probabilities[known], labels=np.arange(len(classes)))
-        )
-    found["f1"] = _f1(codes[known], guess[known], len(classes))
-    curves = _roc_curves(codes[known], probabilities[known], [str(c) for c in classes])
-    if curves:
-        found["roc_auc"] = float(np.mean([curve.area for curve in curves]))
-    if strange.any():
-        found["rows_of_unknown_classes"] = int(strange.sum())
+    names = [str(c) for c in classes]
+    scores = ClassScores.of(codes, sums.argmax(1), probabilities)
+    found, (guess, baseline) = scores(w), _usual_class(codes, w, len(classes))
+    if not known.all():
+        found["rows_of_unknown_classes"] = int((~known).sum())
     counts = confusion(torch.from_numpy(sums[known]), torch.from_numpy(codes[known]), len(classes))
     return Evaluation(
         "classification",
         len(y),
         found,
-        [str(c) for c in classes],
+        scores.intervals(w),
+        baseline,
+        names[guess],
+        names,
         counts,
-        reliability=_reliability(codes[known], probabilities[known]),
-        roc=_drawn(curves),
+        reliability(codes[known], probabilities[known], w[known]),
+        _curves(codes[known], probabilities[known], w[known], names),
     )
 
 
-def _f1(codes: np.ndarray, guess: np.ndarray, c: int) -> float:
-    """Of the second of two classes; the mean over classes where there are more."""
-    if c == 2:
-        return float(metrics.f1_score(codes == 1, guess == 1, zero_division=0.0))
-    return float(metrics.f1_score(codes, guess, average="macro", zero_division=0.0))
+def _usual_class(codes: np.ndarray, w: np.ndarray, c: int) -> tuple[int, dict[str, float]]:
+    """The most frequent class of these rows, and how good it is to predict it always, with the
+    shares of classes for probabilities.
+    """
+    weights = np.bincount(codes[codes >= 0], w[codes >= 0], c)
+    guess, shares = int(weights.argmax()), weights / weights.sum()
+    always = np.full(len(codes), guess)
+    return guess, ClassScores.of(codes, always, np.broadcast_to(shares, (len(codes), c)))(w)
 
 
-def _reliability(codes: np.ndarray, probabilities: np.ndarray) -> list[Bin]:
-    """How often what has a probability comes true, by bins of equal width."""
-    if probabilities.shape[1] < 2:
-        return []
-    if probabilities.shape[1] == 2:
-        given, true = probabilities[:, 1], codes == 1
-    else:
-        given, true = probabilities.max(1), codes == probabilities.argmax(1)
-    place = (given * BINS).astype(int).clip(0, BINS - 1)
-    return [
-        Bin(i / BINS, (i + 1) / BINS, int(own.sum()), given[own].mean(), true[own].mean())
-        for i in range(BINS)
-        if (own := place == i).any()
-    ]
-
-
-def _roc_curves(codes: np.ndarray, probabilities: np.ndarray, names: list[str]) -> list[Roc]:
+def _curves(
+    codes: np.ndarray, probabilities: np.ndarray, w: np.ndarray, names: list[str]
+) -> list[ClassCurves]:
     """Of the second of two classes; of each class against the others where there are more. A class
     that is not among the rows, or alone there, has none.
     """
     c = len(names)
-    numbers = [1] if c == 2 else list(range(c))
-    shares = np.bincount(codes, minlength=c) / len(codes)
-    return [_roc(names[i], codes == i, probabilities[:, i]) for i in numbers if 0 < shares[i] < 1]
+    shares = np.bincount(codes, w, c) / w.sum()
+    return [
+        Ranking.of(probabilities[:, i], codes == i).curves(names[i], w)
+        for i in ([1] if c == 2 else range(c))
+        if 0 < shares[i] < 1
+    ]
 
 
-def _roc(name: str, true: np.ndarray, probability: np.ndarray) -> Roc:
-    false_rate, true_rate, _ = metrics.roc_curve(true, probability)
-    area = float(metrics.auc(false_rate, true_rate))
-    points = np.stack([false_rate, true_rate], 1)
-    some = np.linspace(0, len(points) - 1, min(len(points), CURVE_POINTS)).astype(int)
-    return Roc(name, area, points[some])
+# ---- numbers
 
 
-def _drawn(curves: list[Roc]) -> list[Roc]:
-    """The curves themselves; of many, their mean."""
-    if len(curves) <= MOST_CURVES:
-        return curves
-    at = np.linspace(0, 1, CURVE_POINTS)
-    mean = np.mean([np.interp(at, *curve.points.T) for curve in curves], 0)
-    area = float(np.mean([curve.area for curve in curves]))
-    points = np.concatenate([[(0.0, 0.0)], np.stack([at, mean], 1)])
-    return [Roc(f"mean of {len(curves)} classes", area, points)]
+@dataclass(frozen=True)
+class NumberScores:
+    """Scores of predicted numbers, (rows, outputs), as a function of the rows' weights: means over
+    outputs.
+
+    terms: of each row, what scores are sums of. Targets are distances from those of the first row,
+    which of equal targets are 0 to the bit, in units of the largest: squares of tiny ones would
+    vanish.
+    """
+
+    terms: np.ndarray  # (4, rows, outputs): squared error, target, its square, absolute error
+    unit: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, predicted: np.ndarray) -> NumberScores:
+        Y, errors = y - y[:1], y - predicted
+        unit = np.abs(Y).max(0)
+        unit = np.where(unit > 0, unit, 1.0)
+        Y, errors = Y / unit, errors / unit
+        return cls(np.stack([errors**2, Y, Y**2, np.abs(errors)]), unit)
+
+    def __call__(self, w: np.ndarray) -> dict[str, float]:
+        left, first, second, absolute = w @ self.terms
+        total = w.sum()
+        spread = second - first**2 / total
+        flat = spread <= 1e-14 * second
+        # As scikit-learn has it where targets do not differ.
+        r2 = np.where(flat, left == 0, 1 - left / np.where(flat, 1.0, spread))
+        alone = np.count_nonzero(w) < 2
+        return {
+            "r2": float("nan") if alone else float(r2.mean()),
+            "rmse": float((np.sqrt(left / total) * self.unit).mean()),
+            "mae": float((absolute / total * self.unit).mean()),
+        }
 
 
-def _of_numbers(y: np.ndarray, predicted: np.ndarray) -> Evaluation:
+def _of_numbers(y: np.ndarray, predicted: np.ndarray, w: np.ndarray) -> Evaluation:
     if y.shape != predicted.shape:
         raise DataFileError(
             f"the target has shape {y.shape}, and the model's predictions {predicted.shape}."
         )
-    found = {
-        "r2": float(metrics.r2_score(y, predicted)) if len(y) > 1 else float("nan"),
-        "rmse": float(metrics.root_mean_squared_error(y, predicted)),
-        "mae": float(metrics.mean_absolute_error(y, predicted)),
-        "largest_error": float(np.abs(y - predicted).max()),
-    }
-    flat = np.stack([y.ravel(), predicted.ravel()], 1)
-    shown = flat[np.linspace(0, len(flat) - 1, min(len(flat), MOST_POINTS)).astype(int)]
-    return Evaluation("regression", len(y), found, points=shown)
+    if not np.isfinite(y).all():
+        raise DataFileError(f"the target has {int((~np.isfinite(y)).sum())} values without number.")
+    y, predicted = y.reshape(len(y), -1), predicted.reshape(len(y), -1)
+    scores = NumberScores.of(y, predicted)
+    mean = np.average(y, axis=0, weights=w)
+    each = [NumberScores.of(y[:, [i]], predicted[:, [i]])(w) for i in range(y.shape[1])]
+    return Evaluation(
+        "regression",
+        len(y),
+        scores(w) | {"largest_error": float(np.abs(y - predicted).max())},
+        bootstrap(scores, w, y.shape[1]),
+        NumberScores.of(y, np.broadcast_to(mean, y.shape))(w),
+        "the mean",
+        true=y,
+        predicted=predicted,
+        outputs=each,
+    )

@@ -1,5 +1,6 @@
 """The report of a model: one HTML file that needs no network and no script."""
 
-from .report import METRICS, held_out_line, kernel_line, page, score_line, spectrum
+from .quality import METRICS
+from .report import held_out_line, kernel_line, page, score_line, spectrum
 
 __all__ = ["METRICS", "held_out_line", "kernel_line", "page", "score_line", "spectrum"]

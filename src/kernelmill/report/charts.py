@@ -9,12 +9,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 640, 300  # of a plot with axes, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 96, WIDTH - 16, 12, HEIGHT - 44  # of what is between the axes
-SIDE = 440  # of a plot of rates from 0 to 1
-UNIT_LEFT, UNIT_RIGHT, UNIT_BOTTOM = 64, SIDE - 16, SIDE - 68  # of what is between its axes
+import numpy as np
+
+WIDTH, HEIGHT = 480, 320  # of a plot with axes, in pixels: two stand side by side, one on a phone
+LEFT, RIGHT, TOP, BOTTOM = 88, WIDTH - 26, 12, HEIGHT - 52  # of what is between the axes
+UNIT_LEFT, UNIT_RIGHT, UNIT_BOTTOM = 72, WIDTH - 20, 400  # of a plot of rates from 0 to 1
 COUNTS = 64  # pixels below it, for how many rows there are
-BAR_LEFT, BAR_RIGHT = 190, WIDTH - 90  # of bars, between their names and their numbers
+CELLS = 48, 32  # of a density, across and up
+LIGHTEST = 0.15  # of a cell with one row
+BEYOND = 0.001  # of the rows that may lie beyond the axes of a density, on each side
+MATRIX_WIDTH = 640
 Points = Sequence[tuple[float, float]]
 
 
@@ -49,6 +53,16 @@ def short(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def brief(count: float) -> str:
+    """A count in at most four letters."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if count >= 0.9995 * size:
+            return (
+                f"{count / size:.0f}{unit}" if count >= 9.95 * size else f"{count / size:.1f}{unit}"
+            )
+    return f"{count:.0f}"
+
+
 @dataclass(frozen=True)
 class Axis:
     """An axis whose numbers from `low` to `high` are at the pixels from `start` to `stop`."""
@@ -73,7 +87,7 @@ class Axis:
 def _span(values: Sequence[float], log: bool) -> tuple[float, float]:
     """The smallest and the largest value, apart from each other."""
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
-    if low < high:
+    if high - low > 1e-9 * max(abs(low), abs(high)):
         return low, high
     pad = (abs(low) or 1) * 0.1
     return (low / 2, high * 2) if log else (low - pad, high + pad)
@@ -113,6 +127,55 @@ def scatter(points: Points, x_name: str, y_name: str, diagonal: bool = False) ->
     return Plot(x, y, plot.points, zero if y.low <= 0 <= y.high else None)
 
 
+@dataclass(frozen=True)
+class Density:
+    """How many points are where: left, top, width, height and shade of cells, and the ends of a
+    dashed line for comparison. Points beyond the axes count at their ends.
+    """
+
+    x: Axis
+    y: Axis
+    cells: Sequence[tuple[float, float, float, float, float]]
+    guide: tuple[float, float, float, float] | None
+    beyond: int
+
+
+def density(
+    x: np.ndarray, y: np.ndarray, x_name: str, y_name: str, diagonal: bool = False
+) -> Density:
+    """Shades for any number of points, and the line where both are the same (diagonal, with equal
+    axes) or where y is 0.
+    """
+    spans = [_common([x, y])] * 2 if diagonal else [_common([x]), _common([y])]
+    axes = Axis(x_name, *spans[0], LEFT, RIGHT), Axis(y_name, *spans[1], BOTTOM, TOP)
+    inside = [value.clip(*span) for value, span in zip((x, y), spans, strict=True)]
+    counts, *edges = np.histogram2d(inside[0], inside[1], CELLS, spans)
+    most = math.log(max(2.0, counts.max()))
+    cells = []
+    for i, j in np.argwhere(counts):
+        left, right = axes[0].place(edges[0][i]), axes[0].place(edges[0][i + 1])
+        bottom, top = axes[1].place(edges[1][j]), axes[1].place(edges[1][j + 1])
+        shade = LIGHTEST + (1 - LIGHTEST) * math.log(counts[i, j]) / most
+        size = round(right - left, 1), round(bottom - top, 1)
+        cells.append((left, top, *size, round(shade, 2)))
+    beyond = int(((inside[0] != x) | (inside[1] != y)).sum())
+    if diagonal:
+        return Density(*axes, cells, (LEFT, BOTTOM, RIGHT, TOP), beyond)
+    zero = (LEFT, axes[1].place(0), RIGHT, axes[1].place(0))
+    has_zero = spans[1][0] <= 0 <= spans[1][1]
+    return Density(*axes, cells, zero if has_zero else None, beyond)
+
+
+def _common(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    """A span of nearly all values, with those that are not far from it."""
+    inner = [np.quantile(each, [BEYOND, 1 - BEYOND]) for each in values]
+    low, high = min(low for low, _ in inner), max(high for _, high in inner)
+    room = (high - low) / 4
+    low = max(low - room, min(each.min() for each in values))
+    high = min(high + room, max(each.max() for each in values))
+    return _span([float(low), float(high)], log=False)
+
+
 def _plot(
     points: Points, x_name: str, y_name: str, log_x: bool = False, log_y: bool = False
 ) -> Plot:
@@ -125,16 +188,26 @@ def _plot(
 
 @dataclass(frozen=True)
 class Rates:
-    """Lines, each with a name, between axes from 0 to 1, over the diagonal."""
+    """Lines between axes from 0 to 1, and the ends of a dashed line for comparison."""
 
     x: Axis
     y: Axis
-    lines: Sequence[tuple[str, Points]]
+    lines: Sequence[Points]
+    guide: tuple[float, float, float, float] | None
 
 
-def rates(lines: dict[str, Points], x_name: str, y_name: str) -> Rates:
+def rates(
+    lines: Sequence[Points],
+    x_name: str,
+    y_name: str,
+    guide: tuple[float, float] | None = None,
+) -> Rates:
+    """guide: the heights of the dashed line at both ends."""
     x, y = _unit_axes(x_name, y_name)
-    return Rates(x, y, [(name, _places(x, y, points)) for name, points in lines.items()])
+    ends = None
+    if guide is not None:
+        ends = (float(x.start), y.place(guide[0]), float(x.stop), y.place(guide[1]))
+    return Rates(x, y, [_places(x, y, points) for points in lines], ends)
 
 
 @dataclass(frozen=True)
@@ -151,19 +224,18 @@ class Reliability:
 
 
 def reliability(
-    bins: Sequence[tuple[float, float, int, float, float]], x_name: str, y_name: str
+    bins: Sequence[tuple[float, float, int, float, float, float]], x_name: str, y_name: str
 ) -> Reliability:
-    """Of bins from a to b: rows, mean probability, share."""
+    """Of bins from a to b: rows, mean probability, share and its standard error."""
     x, y = _unit_axes(x_name, y_name)
     dots, counts = [], []
-    most = max(rows for _, _, rows, _, _ in bins)
-    for a, b, rows, probability, share in bins:
-        error = 2 * math.sqrt(probability * (1 - probability) / rows)
-        low, high = max(0.0, share - error), min(1.0, share + error)
+    most = max(rows for _, _, rows, *_ in bins)
+    for a, b, rows, probability, share, error in bins:
+        low, high = max(0.0, share - 2 * error), min(1.0, share + 2 * error)
         dots.append((x.place(probability), y.place(share), y.place(low), y.place(high)))
         left, height = x.place(a), round(max(1.0, (COUNTS - 18) * rows / most), 1)
         wide = round(x.place(b) - left - 2, 1)
-        counts.append((left + 1, UNIT_BOTTOM + COUNTS + 8 - height, wide, height, short(rows)))
+        counts.append((left + 1, UNIT_BOTTOM + COUNTS + 8 - height, wide, height, brief(rows)))
     return Reliability(x, y, dots, counts)
 
 
@@ -201,18 +273,18 @@ def histogram(edges: Sequence[float], counts: Sequence[int], x_name: str) -> His
 
 @dataclass(frozen=True)
 class Bar:
-    """One of several horizontal bars."""
+    """One of several horizontal bars: its width is in percent of the longest."""
 
     name: str
     width: float
     text: str
 
 
-def bars(values: dict[str, float], unit: str = "") -> list[Bar]:
-    """Horizontal bars, the longest as wide as there is room."""
-    scale = (BAR_RIGHT - BAR_LEFT) / max([*values.values(), 1e-12])
+def bars(values: dict[str, float], form: str) -> list[Bar]:
+    """form: how a value is written."""
+    most = max([*values.values(), 1e-12])
     return [
-        Bar(name, round(max(1.0, value * scale), 1), f"{short(value)} {unit}".rstrip())
+        Bar(name, round(max(0.5, 100 * value / most), 1), form.format(value))
         for name, value in values.items()
     ]
 
@@ -229,6 +301,12 @@ class Matrix:
         """Pixels that the names need."""
         return max(24, min(160, 12 + 7 * max(map(len, self.names))))
 
+    def written(self, count: int) -> str:
+        """A count, as long as a cell has room for it; none is left out."""
+        if self.cell < 30 or count == 0:
+            return ""
+        return f"{count:,}" if self.cell >= 9 * len(f"{count:,}") else brief(count)
+
     @property
     def cell(self) -> int:
-        return max(14, min(56, (WIDTH - self.label - 10) // len(self.names)))
+        return max(14, min(72, (MATRIX_WIDTH - self.label - 10) // len(self.names)))

@@ -3,8 +3,10 @@ like; here are the facts that fill it."""
 
 from __future__ import annotations
 
+from datetime import date
+from typing import NamedTuple
+
 import jinja2
-import numpy as np
 import torch
 
 from .. import solvers
@@ -17,27 +19,14 @@ from ..ops import bind
 from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
 from ..scoring import ERRORS
-from . import charts
+from . import charts, quality
+from .quality import METRICS, between, written
 
 MOST_CLASSES = 40  # of which a confusion matrix is drawn
 MOST_FEATURES = 15  # columns whose importance is drawn
 MOST_TRIED = 12  # recipes that are listed
 SPECTRUM = 1000  # centers whose kernel matrix is decomposed for the picture
-METRICS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "log_loss": "log loss",
-    "roc_auc": "area under ROC",
-    "f1": "F1",
-    "r2": "R²",
-    "rmse": "RMSE",
-    "mae": "mean absolute error",
-    "absolute_error": "mean absolute error",
-    "squared_error": "mean squared error",
-    "largest_error": "largest error",
-    "rows_of_unknown_classes": "rows of unknown classes",
-}
-RESIDUAL_BINS = 41
+SHORTEST = 0.005  # seconds that are shown
 Estimator = KernelClassifier | KernelRegressor
 
 templates = jinja2.Environment(
@@ -47,22 +36,42 @@ templates = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-templates.filters["short"] = charts.short
+
+
+class Origin(NamedTuple):
+    """What a model says of where it comes from: None is not known."""
+
+    target: str | None = None
+    data: str | None = None  # that it was trained on
+    date: str | None = None
+
+
+def origin(estimator: Estimator) -> Origin:
+    """The one place that knows where an estimator keeps this."""
+    return Origin(estimator._target)
 
 
 def page(
-    estimator: Estimator, title: str, evaluation: Evaluation | None = None, where: str = ""
+    estimator: Estimator,
+    title: str,
+    evaluation: Evaluation | None = None,
+    where: str = "",
+    today: date | None = None,
 ) -> str:
-    """The report of a fitted estimator; with an evaluation, how good it is on those data."""
+    """The report of a fitted estimator; with an evaluation, how good it is on those data, which
+    are called `where`.
+    """
     plan, eigenvalues = estimator.plan_, spectrum(estimator.model_)
     seen = [(i + 1, value) for i, value in enumerate(eigenvalues) if value > 1e-12]
     return templates.get_template("page.html.j2").render(
         title=title,
+        target=_target(estimator, evaluation),
         plan_line=plan_line(plan),
         plan=plan,
+        about=_about(estimator, title, evaluation, where, today or date.today()),
         cards=_cards(estimator, evaluation),
         facts=_facts(estimator),
-        **_quality(evaluation, where),
+        quality=_quality(evaluation),
         confusion=_confusion(estimator, evaluation),
         **_learning(estimator),
         importances=_importances(estimator),
@@ -109,22 +118,67 @@ def _seen(features: Features | None) -> str:
     return made if features.map is None else f"{made} in a learned metric of rank {len(features)}"
 
 
-def _cards(estimator: Estimator, evaluation: Evaluation | None) -> dict[str, str]:
-    """The numbers at the top of the page."""
-    model, held = estimator.model_, validation_score(estimator)
-    cards = {}
+def _target(estimator: Estimator, evaluation: Evaluation | None) -> str | None:
+    """The name of what is predicted."""
+    named = None if evaluation is None else evaluation.target
+    return named or origin(estimator).target
+
+
+def _about(
+    estimator: Estimator, title: str, evaluation: Evaluation | None, where: str, today: date
+) -> dict[str, str]:
+    """What the report is about, by the questions that come first."""
+    model, known = estimator.model_, origin(estimator)
+    named = _target(estimator, evaluation)
+    what = _kind(estimator)
+    about = {"Predicted": f"{named}, {what}" if named else what}
     if evaluation is not None:
-        first, wanted = next(iter(evaluation.metrics)), estimator.score_name
-        name = wanted if wanted in evaluation.metrics else first
-        cards[METRICS.get(name, name)] = charts.short(round(evaluation.metrics[name], 4))
+        about["Checked on"] = f"{where or 'the data'}, {evaluation.rows:,} rows"
+    about["Model"] = (
+        f"{title}: {_names(model.kernel)} kernel, {model.n_centers:,} centers, solver"
+        f" {estimator.plan_.solver}"
+    )
+    trained = f"{estimator.rows_seen_:,} rows of {estimator.n_features_in_:,} columns"
+    if known.data:
+        trained += f" of {known.data}"
+    if known.date:
+        trained += f", {known.date}"
+    about["Trained on"] = trained
+    about["Report of"] = f"{today.day} {today:%B %Y}"
+    return about
+
+
+def _names(kernel: Kernel) -> str:
+    """The kernel's name, or those of its parts."""
+    if isinstance(kernel, Sum):
+        return " + ".join(dict.fromkeys(_names(part) for part in kernel.parts))
+    return kernel.name
+
+
+def _kind(estimator: Estimator) -> str:
+    """What a prediction is."""
+    if isinstance(estimator, KernelClassifier):
+        names = list(map(str, estimator.classes_))
+        return f"one of {len(names):,} classes: {_first(names, 10)} (classification)"
+    outputs = estimator.plan_.c
+    return "a number (regression)" if outputs == 1 else f"{outputs:,} numbers (regression)"
+
+
+def _cards(estimator: Estimator, evaluation: Evaluation | None) -> list[tuple[str, str, str]]:
+    """The numbers at the top of the page: what they are of, they themselves, and more."""
+    model, held = estimator.model_, validation_score(estimator)
+    cards = []
+    if evaluation is not None:
+        cards.append(_score_card(estimator, evaluation))
     elif held is not None:
         name, value = _shown_score(estimator, held)
-        cards[f"{name} on rows kept out"] = charts.short(round(value, 4))
-    cards["centers"] = f"{model.n_centers:,}"
-    cards["features"] = f"{model.Z.shape[1]:,}"
-    cards["rows seen"] = f"{estimator.rows_seen_:,}"
+        cards.append((f"{name} on rows kept out", charts.short(round(value, 4)), ""))
+    cards.append(("rows trained on", f"{estimator.rows_seen_:,}", ""))
+    cards.append(("centers", f"{model.n_centers:,}", ""))
+    cards.append(("features", f"{model.Z.shape[1]:,}", ""))
     if seconds := sum(getattr(estimator, "timings_", {}).values()):
-        cards["seconds of training"] = charts.short(round(seconds, 1) or round(seconds, 3))
+        shown = charts.short(round(seconds, 1) or round(seconds, 3))
+        cards.append(("seconds of training", shown, ""))
     return cards
 
 
@@ -138,6 +192,15 @@ def held_out_line(estimator: Estimator) -> str:
     known = ((METRICS.get(name, name), value) for name, value in held["scores"].items())
     scores = ", ".join(f"{name} {value:.4g}" for name, value in known)
     return f"{scores} on {held['rows']:,} rows, {held['how']}"
+
+
+def _score_card(estimator: Estimator, evaluation: Evaluation) -> tuple[str, str, str]:
+    """The score that the model was chosen by, where the evaluation has it; else its first."""
+    wanted = {"absolute_error": "mae"}.get(estimator.score_name, estimator.score_name)
+    name = wanted if wanted in evaluation.metrics else next(iter(evaluation.metrics))
+    interval = evaluation.intervals.get(name)
+    more = "" if interval is None else f"95 %: {between(name, interval)}"
+    return METRICS[name], written(name, evaluation.metrics[name], interval), more
 
 
 def score_line(estimator: Estimator, score: float) -> str:
@@ -172,52 +235,22 @@ def _first(names: list[str], most: int) -> str:
     return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 
-def _quality(evaluation: Evaluation | None, where: str) -> dict[str, object]:
-    """Metrics; of classes what probabilities are worth, of numbers the predicted against the true
-    ones.
-    """
-    if evaluation is None:
-        return {"metrics": None, "predicted": None, "reliability": None, "roc": None}
-    found: dict[str, object] = {
-        "where": where,
-        "rows": evaluation.rows,
-        "metrics": {
-            METRICS.get(name, name): charts.short(round(value, 5))
-            for name, value in evaluation.metrics.items()
-        },
-        "predicted": None,
-        **_probabilities(evaluation),
+def _quality(found: Evaluation | None) -> dict[str, object] | None:
+    """How good the model is, for the page to draw."""
+    if found is None:
+        return None
+    return {
+        "said": quality.headline(found),
+        "scores": quality.scores(found),
+        "guess": found.guess,
+        "rows": found.rows,
+        "classes": found.classes,
+        "lines": quality.class_lines(found) if len(found.classes) <= MOST_CLASSES else [],
+        "curves": quality.drawn_curves(found),
+        **quality.curves(found),
+        "outputs": quality.outputs(found),
+        "per_output": quality.per_output(found),
     }
-    if evaluation.points is not None:
-        both = [(true, guess) for true, guess in evaluation.points.tolist()]
-        left = [(guess, true - guess) for true, guess in both]
-        found["predicted"] = charts.scatter(both, "true", "predicted", diagonal=True)
-        found["residuals"] = charts.scatter(left, "predicted", "true − predicted")
-        found["spread"] = _histogram([residual for _, residual in left], "true − predicted")
-    return found
-
-
-def _histogram(values: list[float], name: str) -> charts.Histogram:
-    """Values beyond the 99 % in the middle count at its ends."""
-    low, high = np.quantile(values, [0.005, 0.995])
-    if not low < high:
-        low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(np.clip(values, low, high), RESIDUAL_BINS, (low, high))
-    return charts.histogram(edges.tolist(), counts.tolist(), name)
-
-
-def _probabilities(evaluation: Evaluation) -> dict[str, object]:
-    """Of classes: the calibration curve, and ROC curves."""
-    classes = evaluation.classes
-    found: dict[str, object] = {"reliability": None, "roc": None, "classes": len(classes)}
-    if evaluation.reliability:
-        bins = [(b.low, b.high, b.rows, b.probability, b.share) for b in evaluation.reliability]
-        found["second"] = classes[1]
-        found["reliability"] = charts.reliability(bins, "probability", "share of rows")
-    if evaluation.roc:
-        lines = {f"{c.name[:22]}  {c.area:.4f}": c.points.tolist() for c in evaluation.roc}
-        found["roc"] = charts.rates(lines, "false positive rate", "true positive rate")
-    return found
 
 
 def _confusion(estimator: Estimator, evaluation: Evaluation | None) -> charts.Matrix | None:
@@ -256,29 +289,57 @@ def _importances(estimator: Estimator) -> list[charts.Bar]:
     names = [f"column {i}" for i in range(len(values))]
     names = list(getattr(estimator, "feature_names_in_", names))
     top = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])[:MOST_FEATURES]
-    return charts.bars({str(name)[:26]: round(value, 3) for name, value in top})
+    return charts.bars({str(name): 100 * value for name, value in top}, "{:.1f} %")
 
 
-def _tried(plan: Plan) -> list[tuple[str, str, str, bool]]:
-    """Recipes from the best on, with their scores, how much worse than the best each is, and
-    whether it was taken.
+class Tried(NamedTuple):
+    """A recipe that competed, as it is written: its score, how much worse than the best of its
+    round it is, when that was known, and what became of it.
     """
-    scores: dict[str, float] = {}
-    for label, score, _ in plan.tried or []:
-        scores[label] = score  # the last is of the most rows
-    ordered = sorted(scores, key=scores.__getitem__)
-    shown = list(dict.fromkeys([plan.chosen, *ordered[:MOST_TRIED]]))
-    least = min(scores.values(), default=0.0)
-    return [
-        (
-            label,
-            f"{scores[label]:.4g}",
-            f"{_above(scores[label], least):+.1%}",
-            label == plan.chosen,
+
+    label: str
+    score: str
+    above: str
+    after: str
+    taken: bool
+    fate: str
+
+
+def _tried(plan: Plan) -> list[Tried]:
+    """Recipes by their last round, from the best on; the one that was taken is the first."""
+    rounds = _rounds(plan.tried or [])
+    last = {label: i for i, each in enumerate(rounds) for label in each}
+    ordered = sorted(last, key=lambda label: (-last[label], rounds[last[label]][label][0]))
+    shown = []
+    for label in dict.fromkeys([plan.chosen, *ordered[:MOST_TRIED]]):
+        if label not in last:
+            continue
+        score, seconds = rounds[last[label]][label]
+        least = min(other for other, _ in rounds[last[label]].values())
+        dropped = last[label] < len(rounds) - 1 and label != plan.chosen
+        shown.append(
+            Tried(
+                label,
+                f"{score:.4g}",
+                f"{_above(score, least):+.1%}",
+                f"{seconds:.1f} s",
+                label == plan.chosen,
+                f"dropped in round {last[label] + 1} of {len(rounds)}" if dropped else "",
+            )
         )
-        for label in shown
-        if label in scores
-    ]
+    return shown
+
+
+def _rounds(tried: list[tuple[str, float, float]]) -> list[dict[str, tuple[float, float]]]:
+    """Score and seconds of each recipe, by rounds: one that comes again is compared on more rows,
+    whose scores say nothing of those before.
+    """
+    rounds: list[dict[str, tuple[float, float]]] = [{}]
+    for label, score, seconds in tried:
+        if label in rounds[-1]:
+            rounds.append({})
+        rounds[-1][label] = (score, seconds)
+    return rounds
 
 
 def _above(score: float, least: float) -> float:
@@ -286,7 +347,7 @@ def _above(score: float, least: float) -> float:
 
 
 def _timings(estimator: Estimator) -> list[charts.Bar]:
-    times = {name: s for name, s in getattr(estimator, "timings_", {}).items() if s > 0}
+    times = {name: s for name, s in getattr(estimator, "timings_", {}).items() if s >= SHORTEST}
     if estimator.plan_.seconds:
         times["solving, as predicted"] = estimator.plan_.seconds
-    return charts.bars(times, "s")
+    return charts.bars(times, "{:,.2f} s")
