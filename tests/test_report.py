@@ -16,7 +16,7 @@ from sklearn import metrics
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.estimators.evaluation import evaluate
-from kernelmill.estimators.intervals import bootstrap, mean_interval, share_interval
+from kernelmill.estimators.intervals import bootstrap, gain_interval, mean_interval, share_interval
 from kernelmill.report import charts, page, score_line, spectrum
 from kernelmill.report.quality import drawn_curves
 from kernelmill.report.report import _tried, templates
@@ -274,6 +274,13 @@ def test_a_guess_without_a_model_stands_beside_it(classifier):
     text = page(classifier, "m", found, "rows.csv", date(2024, 5, 7))
     assert "7 May 2024" in text and "rows.csv, 1,500 rows" in text and "the model is better" in text
     assert f"is right for {100 * shares.max():.2f}\N{NO-BREAK SPACE}%: the model" in text
+    # Two predictions of the same rows are compared in pairs: 30 rows gained and 10 lost of 2,000.
+    gains = np.repeat([1.0, -1.0, 0.0], [30, 10, 1960])
+    half = 1.96 * np.sqrt(40 / 2000 - 0.01**2) / np.sqrt(2000)
+    assert gain_interval(gains, np.ones(2000)) == pytest.approx(
+        (0.01 - half, 0.01 + half), rel=1e-3
+    )
+    assert gain_interval(gains[:5], np.ones(5)) is None
     # Labels without any meaning: nobody could do better.
     noise = g.permutation(LABEL)
     assert "the model is better" not in page(classifier, "m", evaluate(classifier, X, noise))

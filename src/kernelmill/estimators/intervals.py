@@ -43,6 +43,17 @@ def mean_interval(shares: Sequence[float], rows: Sequence[float]) -> Interval:
     return mean - below / len(shares), mean + above / len(shares)
 
 
+def gain_interval(gains: np.ndarray, w: np.ndarray) -> Interval | None:
+    """Of the mean of what each row gains: pairs of predictions of the same rows tell small
+    differences that intervals of each would hide.
+    """
+    if np.count_nonzero(w) < FEWEST_ROWS:
+        return None
+    mean = float(np.average(gains, weights=w))
+    half = NORMAL * float(np.linalg.norm(w * (gains - mean))) / float(w.sum())
+    return mean - half, mean + half
+
+
 def bootstrap(scores: Scores, w: np.ndarray, curves: int = 1, seed: int = 0) -> dict[str, Interval]:
     """Between which values scores lie in 95 % of samples of the rows, drawn with replacement.
 

@@ -130,7 +130,7 @@ def _said_of_classes(found: Evaluation) -> list[str]:
         f" with 95 % confidence it is between {between('accuracy', interval, ' and ')} of such"
         f" rows.",
         f"Without a model, always answering {found.guess!r} is right for"
-        f" {written('accuracy', guess, interval)}: {_compared(guess, interval)}.",
+        f" {written('accuracy', guess, interval)}: {_compared('accuracy', found.gain)}.",
     ]
     area, limits = found.metrics.get("roc_auc", math.nan), found.intervals.get("roc_auc")
     if len(found.classes) == 2 and math.isfinite(area):
@@ -149,12 +149,14 @@ def _said_of_classes(found: Evaluation) -> list[str]:
     return said
 
 
-def _compared(guess: float, interval: Interval) -> str:
-    if interval[0] > guess:
-        return "the model is better"
-    if interval[1] < guess:
-        return "by this count the model is worse"
-    return "by this count the model is not clearly better"
+def _compared(name: str, gain: Interval | None) -> str:
+    """Whether a model is better than a guess, and by how much, of the same rows."""
+    if gain is None or gain[0] <= 0 <= gain[1]:
+        return "the model is not clearly better"
+    low, high = sorted(map(abs, gain))
+    unit = "\N{NO-BREAK SPACE}percentage points" if name in PERCENT else ""
+    by = between(name, (low, high)).removesuffix("\N{NO-BREAK SPACE}%") + unit
+    return f"the model is better, by {by}" if gain[0] > 0 else f"the model is worse, by {by}"
 
 
 def _said_of_numbers(found: Evaluation) -> list[str]:
@@ -167,7 +169,8 @@ def _said_of_numbers(found: Evaluation) -> list[str]:
     said = [
         f"Predictions for {found.rows:,} rows are off by {written('mae', value, interval)}"
         f" {on_average}{sure}.",
-        f"Without a model, always answering the mean is off by {written('mae', guess, interval)}.",
+        f"Without a model, always answering the mean is off by {written('mae', guess, interval)}:"
+        f" {_compared('mae', found.gain)}.",
     ]
     if len(found.outputs) == 1 and found.rows > 1:
         half, most = np.quantile(_errors(found), [0.5, 0.9])
