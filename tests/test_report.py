@@ -383,7 +383,8 @@ def test_scores_are_shown_by_their_names():
     score = model.history_[-1]["validation_score"]
     assert score < 0 and score_line(model, score) == f"RMSE {-score:.4f}"
     text = page(model, "m")
-    assert "RMSE on rows kept out against" in text and "<span>RMSE on rows kept out</span>" in text
+    assert "RMSE on rows kept out against" in text and "<span>RMSE</span>" in text
+    assert f"{model.held_out_['rows']} rows, kept out" in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

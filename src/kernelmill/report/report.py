@@ -12,7 +12,7 @@ import torch
 from .. import solvers
 from ..callbacks.progress import plan_line
 from ..estimators import KernelClassifier, KernelRegressor
-from ..estimators.evaluation import Evaluation, validation_score
+from ..estimators.evaluation import Evaluation
 from ..kernels import Features, Kernel, Radial, Sum
 from ..model import KernelModel
 from ..ops import bind
@@ -23,6 +23,7 @@ from . import charts, quality
 from .quality import METRICS, between, written
 
 MOST_CLASSES = 40  # of which a confusion matrix is drawn
+MOST_COLUMNS = 200  # whose fate is told
 MOST_FEATURES = 15  # columns whose importance is drawn
 MOST_TRIED = 12  # recipes that are listed
 SPECTRUM = 1000  # centers whose kernel matrix is decomposed for the picture
@@ -48,7 +49,10 @@ class Origin(NamedTuple):
 
 def origin(estimator: Estimator) -> Origin:
     """The one place that knows where an estimator keeps this."""
-    return Origin(estimator._target)
+    known = estimator.origin_
+    if known is None:
+        return Origin(estimator._target)
+    return Origin(estimator._target, known["data"], known["date"][:10])
 
 
 def page(
@@ -76,6 +80,7 @@ def page(
         **_learning(estimator),
         importances=_importances(estimator),
         columns=estimator.n_features_in_,
+        account=_account(estimator),
         tried=_tried(plan),
         tried_in_all=len({label for label, *_ in plan.tried or []}),
         eigenvalues=len(eigenvalues),
@@ -166,13 +171,15 @@ def _kind(estimator: Estimator) -> str:
 
 def _cards(estimator: Estimator, evaluation: Evaluation | None) -> list[tuple[str, str, str]]:
     """The numbers at the top of the page: what they are of, they themselves, and more."""
-    model, held = estimator.model_, validation_score(estimator)
+    model, held = estimator.model_, estimator.held_out_
     cards = []
     if evaluation is not None:
         cards.append(_score_card(estimator, evaluation))
     elif held is not None:
-        name, value = _shown_score(estimator, held)
-        cards.append((f"{name} on rows kept out", charts.short(round(value, 4)), ""))
+        known = held["scores"]
+        name = estimator.score_name if estimator.score_name in known else next(iter(known))
+        more = f"{held['rows']:,} rows, {held['how']}"
+        cards.append((METRICS[name], charts.short(round(known[name], 4)), more))
     cards.append(("rows trained on", f"{estimator.rows_seen_:,}", ""))
     cards.append(("centers", f"{model.n_centers:,}", ""))
     cards.append(("features", f"{model.Z.shape[1]:,}", ""))
@@ -224,11 +231,17 @@ def _facts(estimator: Estimator) -> dict[str, str]:
     }
     if classes is not None:
         facts["classes"] = _first(list(map(str, classes)), 20)
-    if encoder is not None:
+    if encoder is not None and not encoder.account:  # a model from before it had one
         facts["columns"] = _first(encoder.inputs, 40)
         for category in encoder.categories:
             facts[f"column {category.name!r}"] = category.summary
     return facts
+
+
+def _account(estimator: Estimator) -> list[tuple[str, ...]]:
+    """What each column became."""
+    account = [] if estimator.encoder_ is None else estimator.encoder_.account
+    return [column.cells for column in account[:MOST_COLUMNS]]
 
 
 def _first(names: list[str], most: int) -> str:
