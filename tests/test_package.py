@@ -134,6 +134,7 @@ def test_wheel_and_sdist_are_complete(tmp_path):
 
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), ".")
     wheel, sdist = next(tmp_path.glob("*.whl")), next(tmp_path.glob("*.tar.gz"))
+    run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist))
     names = zipfile.ZipFile(wheel).namelist()
     modules = {
         str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "kernelmill").rglob("*.py")
