@@ -43,7 +43,8 @@ class FileRows:
         room = memoryview(out.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
         at = self._offset + first * self.dtype.itemsize
         while len(room):
-            read = os.preadv(file.fileno(), [room], at)
+            file.seek(at)
+            read = file.readinto(room)
             if not read:
                 raise DataFileError(
                     f"{self.path!r} ends before its last row; it is damaged, or was cut while it"

@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,7 @@ class Files:
         blocks = None if self._whole() else max(3, BLOCKS * size // total)
         try:
             with open(self.paths[i], "rb", buffering=0) as file:
-                sums = [zlib.crc32(part) for part in _parts(file.fileno(), size, blocks)]
+                sums = [zlib.crc32(part) for part in _parts(file, size, blocks)]
         except OSError as error:
             return f"cannot be read ({error.strerror})"
         return digest(sums)
@@ -152,21 +153,26 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _parts(file: int, size: int, blocks: int | None) -> Iterator[bytes]:
+def _parts(file: FileIO, size: int, blocks: int | None) -> Iterator[bytes]:
     """All bytes of a file, or so many blocks of it and its footer."""
     if blocks is None or size <= blocks * BLOCK:
-        yield from (os.pread(file, CHUNK, at) for at in range(0, size, CHUNK))
+        yield from (_read_at(file, CHUNK, at) for at in range(0, size, CHUNK))
         return
     last = size - BLOCK
-    yield from (os.pread(file, BLOCK, last * k // (blocks - 1)) for k in range(blocks))
+    yield from (_read_at(file, BLOCK, last * k // (blocks - 1)) for k in range(blocks))
     for magic, back in FOOTERS:
-        end = os.pread(file, back, max(0, size - back))
+        end = _read_at(file, back, max(0, size - back))
         if end.endswith(magic):
             length = min(size, back + struct.unpack("<I", end[:4])[0])
             yield from (
-                os.pread(file, min(CHUNK, size - at), at)
+                _read_at(file, min(CHUNK, size - at), at)
                 for at in range(size - length, size, CHUNK)
             )
+
+
+def _read_at(file: FileIO, count: int, at: int) -> bytes:
+    file.seek(at)
+    return file.read(count)
 
 
 def warn_of_copy(path: Path | str) -> None:

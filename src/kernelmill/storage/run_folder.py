@@ -232,12 +232,12 @@ class Run(NoRun):
                 f"checkpoint={str(folder)!r} cannot be written to ({error.strerror}); choose"
                 " another folder."
             ) from None
-        self._lock = os.open(self.folder, os.O_RDONLY)
         try:
             if fcntl is not None:
+                self._lock = os.open(self.folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock)
+            self.close()
             raise InputError(
                 f"checkpoint={str(folder)!r} is in use by another run; wait for it or choose"
                 " another folder."
@@ -470,7 +470,8 @@ class Run(NoRun):
     def _rename(self, aside: Path | None, name: str) -> None:
         assert aside is not None
         os.replace(aside, self.folder / name)
-        os.fsync(self._lock)
+        if self._lock >= 0:
+            os.fsync(self._lock)
 
     # ---- signals
 
@@ -493,10 +494,10 @@ class Run(NoRun):
         def ask(number: int, frame: FrameType | None) -> None:
             self._asked = True
 
-        before = {
-            signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
-            signal.SIGUSR1: signal.signal(signal.SIGUSR1, ask),
-        }
+        handlers = {signal.SIGTERM: terminate}
+        if hasattr(signal, "SIGUSR1"):  # not on Windows
+            handlers[signal.SIGUSR1] = ask
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
