@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 from kernelmill.version import __version__
@@ -77,3 +76,31 @@ def test_the_conda_recipe_has_the_dependencies_of_the_project():
     ]
     assert recipe["about"]["summary"] == PROJECT["description"]
     assert recipe["about"]["license"] == PROJECT["license"]
+
+
+def load_workflow(name: str) -> dict:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
+def test_the_workflow_runs_every_python_that_is_named_on_every_system():
+    matrix = load_workflow("tests.yml")["jobs"]["tests"]["strategy"]["matrix"]
+    assert matrix["python"] == PYTHONS and len(PYTHONS) == 4
+    assert [system.split("-")[0] for system in matrix["os"]] == ["ubuntu", "macos", "windows"]
+
+
+def test_the_workflow_does_what_make_test_does():
+    jobs = load_workflow("tests.yml")["jobs"].values()
+    steps = {step.get("run") for job in jobs for step in job["steps"]}
+    recipes = re.findall(
+        r"^(?:test|lint|docs): .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    wanted = re.findall(r"\$\(BIN\)/(.+)", "".join(recipes))
+    assert len(wanted) == 5 and set(wanted) <= steps
+
+
+def test_the_image_is_made_of_files_that_it_is_given():
+    copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    given = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    names = " ".join(copied).split()
+    assert sorted(names) == sorted(given) and all((ROOT / name).exists() for name in names)
+    assert {PROJECT["readme"], *PROJECT["license-files"], "constraints.txt"} <= set(names)
