@@ -89,7 +89,7 @@ def test_intervals_are_asked_for_by_params(tmp_path):
     model.fit(X, np.sin(X[:, 0]))
     mean, spread = flavour.Served(model, "predict").predict(X, {"return_std": True})
     assert mean.shape == spread.shape == (300,)
-    with pytest.raises(InputError, match="KernelRegressor has none"):
+    with pytest.raises(InputError, match="KernelRegressor has not"):
         flavour.save_model(model, tmp_path / "a", pyfunc_predict_fn="predict_proba")
 
 

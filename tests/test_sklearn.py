@@ -3,16 +3,19 @@
 None is expected to fail.
 """
 
+import re
 import warnings
 
 import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, load_iris
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor
@@ -100,3 +103,109 @@ def test_parallel_search_shares_the_cores():
     import os
 
     assert (grid.cv_results_["mean_test_score"] >= -max(1, (os.cpu_count() or 2) // 2)).all()
+
+
+class Recorded(KernelRegressor):
+    """Notes the weights that reach fit and score."""
+
+    seen: list = []
+
+    def fit(self, X, y=None, sample_weight=None):
+        self.seen.append(("fit", sample_weight))
+        return super().fit(X, y, sample_weight)
+
+    def score(self, X, y, sample_weight=None):
+        self.seen.append(("score", sample_weight))
+        return super().score(X, y, sample_weight)
+
+
+@pytest.fixture
+def routing():
+    Recorded.seen.clear()
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def weighted_rows():
+    g = np.random.default_rng(0)
+    X = g.normal(size=(120, 3))
+    return X, np.sin(X[:, 0]) + g.normal(size=120), g.uniform(0.1, 5, 120)
+
+
+def test_weights_are_routed_through_a_pipeline(routing):
+    X, y, w = weighted_rows()
+    model = KernelRegressor(kernel=Laplacian(3.0), ridge=1.0)
+    asked = clone(model).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+    scale = StandardScaler().set_fit_request(sample_weight=False)
+    pipe = make_pipeline(scale, asked).fit(X, y, sample_weight=w)
+    scaled = StandardScaler().fit_transform(X)
+    direct = model.fit(scaled, y, w)
+    np.testing.assert_allclose(pipe.predict(X), direct.predict(scaled), rtol=1e-6)
+    assert pipe.score(X, y, sample_weight=w) == pytest.approx(direct.score(scaled, y, w))
+    assert pipe.score(X, y, sample_weight=w) != pytest.approx(direct.score(scaled, y))
+
+
+def test_weights_are_routed_through_a_search(routing):
+    X, y, w = weighted_rows()
+    model = Recorded(kernel=Laplacian(3.0), ridge=1.0)
+    model.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+    pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model)
+    GridSearchCV(pipe, {"recorded__ridge": [0.1, 10.0]}, cv=3).fit(X, y, sample_weight=w)
+    assert len(Recorded.seen) == 13  # two ridges in three folds, and once more on all rows
+    assert all(weight is not None for _, weight in Recorded.seen)
+    fitted = sum(len(weight) for what, weight in Recorded.seen if what == "fit")
+    assert fitted == 2 * 2 * 120 + 120
+
+
+def test_weights_that_nobody_asked_for_are_not_routed(routing):
+    X, y, w = weighted_rows()
+    with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError, match="sample_weight"):
+        GridSearchCV(Recorded(), {"ridge": [1.0]}, cv=3).fit(X, y, sample_weight=w)
+    model = Recorded(kernel=Laplacian(3.0))
+    model.set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+    GridSearchCV(model, {"ridge": [1.0]}, cv=3).fit(X, y, sample_weight=w)
+    assert {(what, weight is None) for what, weight in Recorded.seen} == {
+        ("fit", False),
+        ("score", True),
+    }
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_steps_before_may_give_frames(container):
+    pytest.importorskip(container)
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    X = X.assign(place=np.where(X.iloc[:, 0] > 5.8, "wood", "river"))
+    steps = make_column_transformer(
+        (StandardScaler(), list(X.columns[:4])), (OneHotEncoder(sparse_output=False), ["place"])
+    )
+    model = KernelClassifier(kernel=Laplacian(2.0), ridge=0.1)
+    pipe = make_pipeline(clone(steps), clone(model)).set_output(transform=container).fit(X, y)
+    assert list(pipe[-1].feature_names_in_)[-1] == "onehotencoder__place_wood"
+    plain = make_pipeline(clone(steps), clone(model)).set_output(transform="default").fit(X, y)
+    assert (pipe.predict(X) == plain.predict(X)).all()
+    assert not hasattr(model, "set_output")  # nothing here transforms
+
+
+def words(page: str) -> list[str]:
+    """What a reader sees of a page."""
+    shown = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", shown).split()
+
+
+def test_a_notebook_shows_parameters_and_whether_it_is_fitted(monkeypatch):
+    X, y = load_iris(return_X_y=True)
+    model = KernelClassifier(kernel=Laplacian(2.5), ridge=0.125, random_state=0)
+    before = words(model._repr_html_())
+    assert "Not" in before and "0.125" in before
+
+    def computed(self):
+        raise AssertionError("what takes time is computed to be shown")
+
+    monkeypatch.setattr(KernelClassifier, "feature_importances_", property(computed))
+    model.fit(X, y)
+    for shown in (model, make_pipeline(StandardScaler(), model)):
+        after = words(shown._repr_html_())
+        assert "Not" not in after
+        assert {"KernelClassifier", "Fitted", "kernel__bandwidth", "2.5", "0.125"} <= set(after)
+        if hasattr(sklearn.base.BaseEstimator, "_get_fitted_attr_html"):  # of scikit-learn 1.9
+            assert {"plan_", "model_", "classes_"} <= set(after)

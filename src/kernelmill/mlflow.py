@@ -125,7 +125,8 @@ class Served:
             raise one_of(SETTING, method, list(METHODS))
         if not hasattr(model, method):
             raise InputError(
-                f"{SETTING}={method!r} was given, and {type(model).__name__} has none."
+                f"{SETTING}={method!r} was given, which a {type(model).__name__} has not; use"
+                " 'predict'."
             )
         self._model, self._method = model, method
 

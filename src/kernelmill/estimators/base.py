@@ -863,6 +863,16 @@ class KernelEstimator(BaseEstimator):
         "origin_",
     ]
 
+    def _get_fitted_attr_html(self, doc_link: str = ""):
+        """What scikit-learn shows of a fitted model in a notebook. It reads every attribute for
+        that; importances, which are computed when they are read, are left out.
+        """
+        shown = BaseEstimator()
+        vars(shown).update(vars(self))
+        found = shown._get_fitted_attr_html(doc_link)
+        found.estimator_class = type(self)
+        return found
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
