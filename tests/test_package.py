@@ -88,8 +88,16 @@ def test_commands_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["from_a_file.py", "head_on_embeddings.py"])
-def test_the_examples_run(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("from_a_file.py", "pyarrow"),
+        ("head_on_embeddings.py", "torch"),
+        ("autogluon_model.py", "autogluon.tabular"),  # in no extra: it pins many packages
+    ],
+)
+def test_the_examples_run(name, needs, tmp_path):
+    pytest.importorskip(needs)
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         cwd=tmp_path,
