@@ -683,7 +683,7 @@ def test_a_command_is_found_by_the_name_of_its_file():
         command.callback.__name__: command.callback.__module__
         for command in app.registered_commands
     }
-    assert homes == {name: f"kernelmill.cli.{name}" for name in homes} and len(homes) == 10
+    assert homes == {name: f"kernelmill.cli.{name}" for name in homes} and len(homes) == 11
 
 
 def test_a_glance_at_each_kind_of_file(files):

@@ -9,12 +9,15 @@ from torch import Tensor
 
 from .data import Source
 from .errors import one_of
+from .kernels import Points
 from .ops import KernelProduct
 
-WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]
+WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky", "kmeans"]
 # The greedy ways look at this many candidate rows for each center: their cost is p·pool kernel
 # values a round.
 POOL = 4
+# Rows for each center, and steps, by which means are found; and rows that each is of, at least.
+LLOYD_ROWS, LLOYD_STEPS, LEAST = 20, 5, 5
 
 
 def choose(
@@ -48,6 +51,35 @@ def choose(
         K, points, p, generator
     )
     return pool[picks][torch.randperm(p, generator=generator)]
+
+
+def means(K: KernelProduct, source: Source, p: int, generator: torch.Generator) -> Tensor:
+    """(p, d) means of rows, by Lloyd's steps in the distance of the kernel: none is a row itself.
+
+    Each is the mean of LEAST rows at least: of those nearest to it, where fewer are its own.
+    """
+    some = torch.randperm(source.n, generator=generator)[: max(LEAST, LLOYD_ROWS * p)]
+    X = source.take(some).X
+    points, Z = K.points(X), X[:p].clone()
+    for step in range(LLOYD_STEPS + 1):
+        at = _nearest(K, points, K.points(Z))
+        sums = torch.zeros_like(Z, dtype=torch.float64).index_add_(0, at, X.double())
+        counts = torch.bincount(at, minlength=p)
+        enough = counts >= (1 if step < LLOYD_STEPS else LEAST)
+        Z[enough] = (sums[enough] / counts[enough, None]).to(Z)
+    for i in torch.nonzero(~enough)[:, 0].tolist():
+        own = K.dense(K.points(Z[i : i + 1]), points)[0].topk(min(LEAST, len(X))).indices
+        Z[i] = X[own].double().mean(0).to(Z)
+    return Z
+
+
+def _nearest(K: KernelProduct, points: Points, Z: Points) -> Tensor:
+    """Of each point, the center of the largest kernel value."""
+    places = []
+    for start in range(0, len(points.x), rows := max(1, K.tile_bytes // (8 * len(Z.x)))):
+        part = Points(points.x[start : start + rows], points.sq[start : start + rows])
+        places.append(K.dense(part, Z).argmax(1))
+    return torch.cat(places)
 
 
 def _balanced(labels: Tensor, shuffled: Tensor, p: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import compare, demo, evaluate, export, info, plan, predict, report, train, warmup
+from . import check, compare, demo, evaluate, export, info, plan, predict, report, train, warmup
 from .console import EXIT_CODES
 
 codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
@@ -23,6 +23,7 @@ app.command()(train.train)
 app.command()(predict.predict)
 app.command()(evaluate.evaluate)
 app.command()(report.report)
+app.command()(check.check)
 app.command()(export.export)
 app.command()(info.info)
 app.command()(plan.plan)

@@ -23,7 +23,7 @@ from rich.segment import Segment
 from .. import errors
 from ..words import aside
 
-BUG, USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, LOST = range(1, 9)
+BUG, USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, LOST, ODD = range(1, 10)
 INTERRUPTED = 130
 EXIT_CODES = {
     0: "done",
@@ -35,6 +35,7 @@ EXIT_CODES = {
     WRITING: "an output that cannot be written",
     MEMORY: "not enough memory",
     LOST: "another process of the same job was lost",
+    ODD: "`check` found data unlike those of the training",
     INTERRUPTED: "stopped by Ctrl-C",
     143: "ended by SIGTERM, after a checkpoint",
 }

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from ..errors import InputError, one_of
-from .console import as_json, command, escape, rank, results
+from .check import columns_found
+from .console import as_json, command, escape, note, rank, results
 from .inputs import table_of, target_of
 from .options import AsJson, Data, Debug, Model, Part, Target, Weight
 from .outputs import check_writable, write_page
@@ -48,6 +49,7 @@ def evaluate(
         as_json(found.to_dict())
     else:
         _print(found, where)
+        _notes(estimator, data, part)
 
 
 def evaluate_file(
@@ -71,6 +73,19 @@ def evaluate_file(
     rows, y, w = estimator.given(table, known, weight)
     found = replace(evaluate(estimator, rows.table, y, w), target=known)
     return found, table.where.replace("'", "")
+
+
+def _notes(estimator: KernelClassifier | KernelRegressor, data: Path, part: str | None) -> None:
+    """What may make scores better, or worse, than they would be."""
+    from ..estimators.origin import fingerprint_of
+
+    table = table_of(data, part or "test", kinds=estimator.kinds())
+    made = estimator.origin_
+    if made is not None and made["fingerprint"] and made["fingerprint"] == fingerprint_of(table):
+        note("these are the data that the model was trained on: on new rows it is less good.")
+    for odd in columns_found(estimator, table):
+        if odd.much:
+            note(f"{odd.column!r} {odd.what}, in {odd.share:.0%} of the rows.")
 
 
 def _print(found: Evaluation, where: str) -> None:

@@ -35,6 +35,7 @@ class Column:
     features: int
     missing: int
     notes: list[str] = field(default_factory=list)
+    range: list[float] | None = None  # of numbers, in the rows that were looked at
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -82,7 +83,7 @@ def account_of(
     counts: dict[str, int] = {}
     for name, _ in encoder.sources:
         counts[name] = counts.get(name, 0) + 1
-    notes = _odd(encoder, table, Y, train)
+    notes, ranges = _looked_at(encoder, table, Y, train)
     names = {each.name: each for each in encoder.categories}
     made = Account()
     for name in encoder.inputs:
@@ -96,17 +97,20 @@ def account_of(
             notes[name].insert(0, f"written like {encoder.reading.known[name].example}")
         features = counts.get(name, 0)
         lost = int(missing.get(name, 0))
-        made.append(Column(name, holds, became, features, lost, notes[name]))
+        made.append(Column(name, holds, became, features, lost, notes[name], ranges.get(name)))
     return made
 
 
-def _odd(encoder: Encoder, table: Table, Y: np.ndarray, train: np.ndarray) -> dict[str, list[str]]:
-    """What is odd about columns, by rows from all over the table."""
+def _looked_at(
+    encoder: Encoder, table: Table, Y: np.ndarray, train: np.ndarray
+) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
+    """What is odd about columns, and the ranges of numbers, by rows from all over the table."""
+    ranges: dict[str, list[float]] = {}
     notes: dict[str, list[str]] = {name: [] for name in encoder.inputs}
     single = [name for name in encoder.inputs if table.fields[name].width == 1]
     pieces = list(itertools.pairwise(table.cuts))
     if not single or not pieces:
-        return notes
+        return notes, ranges
     step = max(1, len(pieces) * (pieces[0][1] - pieces[0][0]) // LOOKED_AT)
     parts, rows = [], []
     for start, stop in pieces[::step]:
@@ -117,11 +121,13 @@ def _odd(encoder: Encoder, table: Table, Y: np.ndarray, train: np.ndarray) -> di
     targets = _centered(Y[np.concatenate(rows)])
     for name in single:
         values = np.concatenate([part[name] for part in parts]).reshape(len(targets), -1)[:, 0]
-        notes[name] += _notes(values, targets, table.n)
-    return notes
+        notes[name] += _notes(values, targets)
+        if values.dtype != object and not np.isnan(values).all():
+            ranges[name] = [float(np.nanmin(values)), float(np.nanmax(values))]
+    return notes, ranges
 
 
-def _notes(values: np.ndarray, targets: np.ndarray, n: int) -> list[str]:
+def _notes(values: np.ndarray, targets: np.ndarray) -> list[str]:
     """Of one column: (rows,) texts or numbers."""
     texts = values.dtype == object
     there = np.array([value is not None for value in values]) if texts else ~np.isnan(values)

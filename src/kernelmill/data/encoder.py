@@ -40,6 +40,7 @@ class Encoder:
     kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
     reading: Reading = field(default_factory=Reading)  # how they are written; early: not stored
     account: Account = field(default_factory=Account)  # of the columns; early: not stored
+    rows: int = 0  # that it was learned from; early: not stored
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
     # How a kernel that is chosen is to see features, by number; unstored: the kernel has it.

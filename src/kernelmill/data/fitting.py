@@ -125,7 +125,10 @@ def learn(
         starts_of = [starts[name] for name in given.numbers]
         missing = dict(zip(given.numbers, lost[starts_of].tolist(), strict=True))
         missing |= {name: found.missing for name, found in counts.items()}
-        encoder.account = account_of(encoder, table, missing, Y, train)
+        encoder.account, encoder.rows = (
+            account_of(encoder, table, missing, Y, train),
+            int(train.sum()),
+        )
     return encoder
 
 

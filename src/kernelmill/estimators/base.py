@@ -29,6 +29,7 @@ from ..callbacks.progress import show_columns, watch
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..data.account import Account
+from ..data.drift import sampled
 from ..data.writing import Reading
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
@@ -42,6 +43,7 @@ from ..learning.request import resolve_kernel
 from ..learning.rows import MERGE_ROWS
 from ..learning.streaming import Chunk, Continued, Memory, add_centers, extend
 from ..model import KernelModel
+from ..novelty import novelty
 from ..ops import in_own_modes, own_modes
 from ..planning.arguments import unless_auto, whole
 from ..planning.device import device_of
@@ -699,6 +701,30 @@ class KernelEstimator(BaseEstimator):
         if encoder is None:
             raise AttributeError("the model was trained on an array, which has no columns.")
         return encoder.account
+
+    @together("model_.comm")
+    @in_own_modes()
+    def novelty(self, X: DataLike) -> np.ndarray:
+        """(rows,) how far each row is from what was learned, by the kernel itself: its distance to
+        the nearest center, over the distance within which 99 of 100 centers have another one.
+        Above 1, predictions are guesses; far above it, they are those of no rows at all.
+        """
+        check_is_fitted(self, "model_")
+        found = self._through(X, lambda features: novelty(self.model_, features)[:, None])
+        return found[:, 0].cpu().numpy()
+
+    def share_of_far_rows(self, X: DataLike, most: int = 20_000) -> float:
+        """The share of rows, of `most` from all over a table, whose novelty is above 1."""
+        table, encoder = as_table(
+            X, getattr(self, "encoder_", None), self.n_features_in_, self._matrix, 0
+        )
+        pieces, far, rows = sampled(table), 0, 0
+        for start, stop in pieces:
+            stop = min(stop, start + max(1, most // len(pieces)))
+            features = torch.tensor(encoder.encode(table, start, stop))
+            far += int((novelty(self.model_, features) > 1).sum())
+            rows += stop - start
+        return far / max(1, rows)
 
     # ---- which columns matter
 

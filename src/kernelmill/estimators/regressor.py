@@ -52,7 +52,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ridge : float, optional
         λ of the objective above, a sum over rows and not a mean. None chooses it.
     centers : str or array of shape (p, d)
-        "uniform", "balanced", "kmeans++", "farthest", "rpcholesky", or the centers themselves.
+        "uniform", "balanced", "kmeans++", "farthest", "rpcholesky"; "kmeans": means of rows, so
+        that no row is in the model; or the centers themselves.
     device : str
         "auto", "cpu", "cuda", "cuda:1", …
     precision : str

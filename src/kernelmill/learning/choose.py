@@ -19,7 +19,7 @@ from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
-from ..ops import bind, frame
+from ..ops import KernelProduct, bind, frame
 from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
@@ -94,6 +94,11 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
     solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
+    if base.every_row and request.centers == "kmeans":
+        raise InputError(
+            f"centers='kmeans' was given, and every one of the {base.n} rows would be a center;"
+            " say n_centers=, at most a fifth of the rows."
+        )
     if request.ridge is None and not solver.needs_ridge:
         base = replace(base, ridge=0.0)
     return Task(request, data, start, solver, replace(base, device=sizes.device), comm)
@@ -603,6 +608,9 @@ def choose_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ce
         # Row for row, so that the model does not depend on a seed.
         rows = torch.arange(source.n)[shard(team)]
         return Centers(source.take(rows).X.to(base.device), None, True)
+    if task.request.centers == "kmeans":
+        Z = task.comm.same(lambda: ways.means(_bound(task, kernel), source, base.p, generator))
+        return Centers(Z[shard(team)].to(base.device))
     chosen, drawn_so_far = task.comm.same(
         lambda: (_draw_centers(task, kernel, generator), generator.get_state())
     )
@@ -614,8 +622,14 @@ def _draw_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ten
     """The numbers of the rows that become centers."""
     how, source, base = task.request.centers, task.data.source, task.base
     assert isinstance(how, str)
-    K = None
-    if how not in ("uniform", "balanced"):  # the other ways look at distances
-        origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
-        K = bind(kernel, origin, base.precision, torch.device(base.device), base.tile_bytes, spread)
+    # The other ways look at distances.
+    K = None if how in ("uniform", "balanced") else _bound(task, kernel)
     return ways.choose(how, K, source, task.data.codes, base.p, generator)
+
+
+def _bound(task: Task, kernel: Kernel) -> KernelProduct:
+    """The kernel in the frame of some rows."""
+    source, base = task.data.source, task.base
+    origin, spread = frame(kernel, source.take(torch.arange(min(source.n, 10_000))).X)
+    device = torch.device(base.device)
+    return bind(kernel, origin, base.precision, device, base.tile_bytes, spread)

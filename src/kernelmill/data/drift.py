@@ -1,0 +1,100 @@
+"""New rows beside those that a model was trained on: columns that are missing, values it never saw.
+
+What training rows held is in the model's account of its columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import KernelmillError
+from .categories import Category
+from .encoder import Encoder
+from .number_names import NumberNames
+from .tables import Table
+
+LOOKED_AT = 200_000  # rows, from all over the table
+SHARE = 0.05  # of the rows, from which something is odd
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """Something about a column: which share of the rows it is about, and whether that is much."""
+
+    column: str
+    what: str
+    share: float
+    example: str = ""
+    stops: bool = False  # nothing can be predicted
+
+    @property
+    def much(self) -> bool:
+        return self.share >= SHARE
+
+
+def sampled(table: Table) -> list[tuple[int, int]]:
+    """Ranges of rows from all over a table, LOOKED_AT of them at most."""
+    pieces = list(itertools.pairwise(table.cuts))
+    step = max(1, table.n // LOOKED_AT) if pieces else 1
+    return pieces[::step]
+
+
+def oddities(encoder: Encoder, table: Table) -> list[Oddity]:
+    """What is odd about the columns of a table, for a model that was trained on others."""
+    found = [
+        Oddity(name, "is not there", 1.0, stops=True)
+        for name in encoder.inputs
+        if name not in table.fields
+    ]
+    for name in encoder.inputs:
+        if name in table.fields:
+            found += _of_column(encoder, table, name)
+    return sorted(found, key=lambda odd: (-odd.share, odd.column))
+
+
+def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
+    """One column, read as in training."""
+    kinds = dict(zip(encoder.order, encoder.kinds, strict=False))
+    alone = replace(encoder, order=[name], kinds=[kinds[name]]) if kinds else encoder
+    try:
+        table = alone.over(table)
+        parts = [table.read([name], a, b)[name] for a, b in sampled(table)]
+    except KernelmillError as error:
+        yield Oddity(name, f"cannot be read: {error}", 1.0, stops=True)
+        return
+    values = np.concatenate(parts) if parts else np.empty((0, 1))
+    if not len(values):
+        return
+    texts = values.dtype == object
+    lost = np.array([v is None for v in values] if texts else np.isnan(values).all(1))
+    before = next((column for column in encoder.account if column.name == name), None)
+    if before is not None and encoder.rows:
+        more = float(lost.mean()) - before.missing / encoder.rows
+        if more > 0:
+            yield Oddity(name, "is missing more often than in training", more)
+    if before is not None and before.range is not None and not texts:
+        yield from _outside(name, values[~lost, 0], before.range, len(values))
+    yield from _unseen(encoder, name, values, lost)
+
+
+def _outside(name: str, values: np.ndarray, limits: list[float], n: int) -> Iterator[Oddity]:
+    low, high = limits
+    out = (values < low) | (values > high)
+    if out.any():
+        said = f"is outside of {low:g} to {high:g}, the range in training"
+        yield Oddity(name, said, float(out.sum()) / n, f"{values[out][0]:g}")
+
+
+def _unseen(encoder: Encoder, name: str, values: np.ndarray, lost: np.ndarray) -> Iterator[Oddity]:
+    for category in encoder.categories:
+        if category.name != name or not isinstance(category, Category):
+            continue
+        if category.how == "hash" or isinstance(category, NumberNames):
+            continue
+        new = (category.codes(values) == len(category.values)) & ~lost
+        if new.any():
+            yield Oddity(name, "was never seen in training", float(new.mean()), str(values[new][0]))
