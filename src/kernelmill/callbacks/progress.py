@@ -35,21 +35,39 @@ class ProgressBar:
                 console=Console(file=aside()),
             )
             self._bar.start()
+            self._interrupted, self._last = False, time.monotonic()
+            self._first = event.rows, event.seconds  # those before a resume are not of this run
             self._task = self._bar.add_task(
                 "fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-"
             )
         if self._bar is None:
             return
-        rate = f"{event.rows / event.seconds:,.0f}" if event.seconds > 0 and event.rows else "-"
+        rows, seconds = event.rows - self._first[0], event.seconds - self._first[1]
+        rate = f"{rows / seconds:,.0f}" if seconds > 0 and rows > 0 else "-"
         epoch = event.epoch + (event.kind == "projection")
         if event.loss is not None:
             self._bar.update(self._task, loss=f"{event.loss:.4g}")
         self._bar.update(self._task, completed=event.rows, epoch=epoch, rate=rate)
+        self._say(event, rate)
+        self._interrupted = self._interrupted or event.kind == "interrupted"
         if event.note:
             self._bar.console.print(event.note)
         if event.kind == "end":
+            if not self._interrupted:  # also where fewer rows were enough
+                self._bar.update(self._task, completed=max(1, event.rows_total))
             self._bar.stop()
             self._bar = None
+
+    def _say(self, event: Event, rate: str) -> None:
+        """A line every EVERY seconds, where nobody sees a bar."""
+        assert self._bar is not None
+        if self._bar.console.is_terminal or time.monotonic() - self._last < EVERY:
+            return
+        self._last = time.monotonic()
+        share = f"{event.rows / max(1, event.rows_total):.0%}"
+        loss = "" if event.loss is None else f", loss {event.loss:.4g}"
+        text = f"epoch {event.epoch + 1}, {share} of the rows, {rate} a second{loss}"
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
 
 
 Piece = tuple[int, int]

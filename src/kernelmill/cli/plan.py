@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import InputError
-from .console import as_json, command, results
-from .inputs import table_of, target_of, task_of
+from .console import as_json, command, duration, results
+from .inputs import table_of, target_of, task_of, with_target
 from .options import AsJson, Debug, Device, MemoryBudget, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..data import Table
+    from ..solvers.auto import Forecast
 
 
 @command
@@ -49,8 +56,10 @@ def plan(
         memory_budget=memory_budget,
         regression=regression,
     )
+    choosing = _choosing(found)
     if not json_:
         results().print(str(found), markup=False)
+        results().print(f"\nBefore that a kernel is chosen, in about {duration(choosing)}.")
         return
     solvers = [
         {
@@ -62,16 +71,45 @@ def plan(
         for candidate in found.candidates
     ]
     facts = {"rows": rows, "features": features, "centers": found.p, "chosen": found.plan.solver}
-    as_json({**facts, "solvers": solvers})
+    as_json({**facts, "choosing_seconds": round(choosing, 1), "solvers": solvers})
 
 
 def _sizes(data: Path, target: str | None, memory_budget: str | None) -> tuple[int, int, int, bool]:
     """Rows, features and outputs of a data file, and whether it is a regression."""
+    import numpy as np
+
     table = table_of(data, "train", memory_budget)
     name = target_of(table, target)
+    table = with_target(table, name, None, None)
     values = table.column(name)
-    features = sum(field.width for field in table.fields.values() if field.name != name)
     if task_of(values, name, None)[0] == "regression":
-        return table.n, features, 1 if values.ndim == 1 else values.shape[1], True
-    labels = {v for v in values.ravel().tolist() if v is not None and v == v}  # not NaN
-    return table.n, features, len(labels), False
+        outputs = 1 if values.ndim == 1 else values.shape[1]
+        Y = values.reshape(table.n, -1).astype(float)
+        return table.n, _features(table, name, Y), outputs, True
+    labels, codes = np.unique(values.astype(str), return_inverse=True)
+    return table.n, _features(table, name, codes), len(labels), False
+
+
+def _features(table: Table, target: str, Y: np.ndarray) -> int:
+    """How many features the columns become: an encoder is learned, as in training."""
+    import numpy as np
+
+    from ..data import Columns, learn
+
+    every = np.ones(table.n, bool)
+    with warnings.catch_warnings():  # which training says again
+        warnings.simplefilter("ignore")
+        return learn(Columns(), table, [target], Y, every, said=False).d
+
+
+def _choosing(found: Forecast) -> float:
+    """Seconds that choosing a kernel takes, by the rates of the machine."""
+    import torch
+
+    from ..planning.machine import measure
+    from ..tuning.sample import Effort
+
+    plan = found.plan
+    rates = plan.rates or measure(None, plan.d, plan.precision, plan.device)
+    effort = Effort.on(torch.device(plan.device), plan.budget)
+    return effort.seconds(plan.n, plan.p, rates.products)

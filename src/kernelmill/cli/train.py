@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -240,11 +241,14 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
     from ..storage.run_folder import discard
 
     kept = run is not None and any(run.glob("checkpoint-*"))
+    partial = folder.with_name(folder.name + ".stopped")
     if model._interrupted:
+        model.save(partial)
         todo = f"go on with the same command and --resume; what was learned is in {str(run)!r}"
         raise KeyboardInterrupt(
             f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs;"
-            f" {todo if kept else 'nothing was kept'}."
+            f" {todo if kept else 'no checkpoint was kept'}. The model as it is now is in"
+            f" {str(partial)!r}."
         )
     try:
         model.save(folder)
@@ -254,6 +258,8 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
         raise OutputError(error.errno, f"{error}{more}") from None
     if run and rank() == 0:
         discard(run)
+    if rank() == 0 and (partial / "model.json").exists():  # of an earlier part of this run
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _print(model: Estimator, facts: TrainFacts) -> None:

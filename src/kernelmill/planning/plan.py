@@ -84,6 +84,30 @@ class Plan:
     m_Z: int | None = None
     eta_Z: float | None = None
 
+    def __str__(self) -> str:
+        """A short table of what was decided, and what it takes."""
+        facts = {
+            "solver": self.solver,
+            "rows": f"{self.n:,}",
+            "features": f"{self.d:,}" + (f" ({self.features:,} in the kernel)" * self.widened),
+            "outputs": f"{self.c:,}",
+            "centers": f"{self.p:,}" + ", every row" * self.every_row,
+            "kernel": self.chosen,
+            "tried": f"{len(self.tried)} kernels" if self.tried else "",
+            "ridge": f"{self.ridge:.3g}",
+            "epochs": f"{self.epochs:,}" if self.epochs > 1 else "",
+            "precision": self.precision
+            + f", {self.fine} inside" * (self.fine not in (None, self.precision)),
+            "device": self.device + f", {self.ranks} ranks" * (self.ranks > 1),
+            "memory": f"{self.bytes / 2**20:,.0f} MiB of {self.budget / 2**20:,.0f}",
+            "seconds": "" if self.seconds is None else f"about {self.seconds:.2g} to solve",
+        }
+        return "\n".join(f"{name:<10} {value}" for name, value in facts.items() if value)
+
+    @property
+    def widened(self) -> bool:
+        return self.features != self.d
+
     def to_dict(self) -> dict[str, Json]:
         return asdict(self)
 

@@ -46,7 +46,7 @@ try:
 except ImportError:  # not a POSIX system: nothing then makes two savers wait for each other
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "kernelmill-model", 3
+FORMAT, VERSION = "kernelmill-model", 4
 
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 

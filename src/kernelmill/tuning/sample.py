@@ -51,6 +51,21 @@ class Effort:
         judged, each = min(2500, most), min(3900, most)
         return cls(500, 1000, judged, False, 1, 8, 600, 500, 2000, each, 10_000, 25_000, judged)
 
+    def seconds(self, n: int, p: int, products: float) -> float:
+        """About what choosing among everything takes, of n rows and p centers, on a machine of so
+        many float64 operations a second: descents on few rows, folds of more, and the density of
+        the run.
+        """
+        first, final, folds = min(n, self.first), min(n, self.final), min(n, self.judged) * 2 / 3
+        descents = DESCENTS * 3 * first**3 + (n > self.first) * AGAIN * 3 * final**3
+        judged = FACTORS * folds**3 / 3
+        denser = FACTORS_OF_THE_RUN * LARGE**3 / 3 if p > 1.5 * LARGE else 0.0
+        return BESIDE * (descents + judged + denser) / products
+
+
+# Evaluations of leave-one-out errors and factors of folds in one choice, as counted on diamonds and
+# credit; and what kernel values and the rest take beside them.
+DESCENTS, AGAIN, FACTORS, FACTORS_OF_THE_RUN, LARGE, BESIDE = 180, 25, 190, 14, 4000, 1.3
 
 # The share of the sample that each class gets, and rows of a class too small to count for it.
 RARE, FEW = (0.1, 50)
