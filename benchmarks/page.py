@@ -451,6 +451,20 @@ def first() -> str:
     return listed(rows, columns)
 
 
+def dirty() -> str:
+    """Spoiled tables beside clean ones."""
+    columns = {
+        "what is wrong": "{way}",
+        "table": "{table}",
+        "loss": "{loss:.4g}",
+        "clean": "{clean:.4g}",
+        "worse by": "{worse:+.1%}",
+        "warned": "{warned}",
+    }
+    found = [{**row, "warned": "yes" if row["said"] else ""} for row in rows_of("dirty")]
+    return listed(found, columns)
+
+
 def speed() -> str:
     """Exact solutions and predictions on a GPU."""
     columns = {
@@ -515,6 +529,7 @@ PARTS: list[Callable[[], str]] = [
     curves,
     cuts,
     first,
+    dirty,
     speed,
     cold,
     billion,

@@ -75,6 +75,7 @@ BENCHMARKS = {
     ),
     "cpu": Benchmark("a kernel block on a CPU", "cpu:cases", ("d",)),
     "data": Benchmark("training from files", "data:cases", ("kind", "memory")),
+    "dirty": Benchmark("raw tables, spoiled", "dirty:cases", ("way", "rows"), needs_data=True),
     "epoch": Benchmark(
         "one epoch on a GPU", "epoch:cases", ("task", "n", "p"), needs_data=True, needs_gpu=True
     ),

@@ -377,6 +377,17 @@ def test_values_at_any_bandwidth_are_those_of_the_scaled_kernel():
     torch.testing.assert_close(one.double(), parts[1](X), rtol=1e-5, atol=1e-6)
 
 
+def test_many_outputs_are_told_by_fewer():
+    """Sums of squares are kept to some percent, whatever the rows."""
+    g = torch.Generator().manual_seed(3)
+    Y = torch.nn.functional.one_hot(torch.randint(500, (2000,), generator=g), 500).double()
+    few = search.fewer_outputs(Y - Y.mean(0))
+    assert few.shape == (2000, search.MOST_OUTPUTS)
+    ratio = (few**2).sum() / ((Y - Y.mean(0)) ** 2).sum()
+    assert abs(ratio - 1) < 0.05
+    assert torch.equal(search.fewer_outputs(Y[:, :64]), Y[:, :64])
+
+
 def test_bandwidths_are_rescaled_where_rows_are_enough():
     g = torch.Generator().manual_seed(0)
     X = torch.randn(6500, 2, generator=g, dtype=torch.float64)

@@ -12,7 +12,7 @@ from sklearn.datasets import make_classification
 from sklearn.isotonic import IsotonicRegression
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load
-from kernelmill.calibration import calibrate, quick_log_loss
+from kernelmill.calibration import calibrate, quick_calibration, quick_log_loss
 from kernelmill.errors import CheckpointError, InputError
 from kernelmill.estimators.evaluation import evaluate
 from kernelmill.scoring import ALIASES, CLASSES, NUMBERS, decision_bias, score
@@ -387,3 +387,20 @@ def test_a_run_is_resumed_with_its_own_score(tmp_path):
         KernelClassifier(epochs=2, resume=True, **settings).fit(X, y)
     again = KernelClassifier(scoring="f1", epochs=2, resume=True, **settings).fit(X, y)
     np.testing.assert_array_equal(again.predict(X), first.predict(X))
+
+
+def test_calibrations_of_many_classes_look_at_some_rows():
+    """A thousand classes: the slopes of 1,000 rows are near those of all of them."""
+    g = torch.Generator().manual_seed(0)
+    n, c = 3000, 400
+    codes = torch.randint(c, (n,), generator=g)
+    values = 0.3 * torch.randn(n, c, generator=g, dtype=torch.float64)
+    values[torch.arange(n), codes] += 1.0
+    targets, w = torch.nn.functional.one_hot(codes, c).double(), torch.ones(n).double()
+    found, loss = quick_calibration(values, targets, w)
+    logs = torch.log_softmax(found.logits(values), 1)
+    true = -logs[torch.arange(n), codes].mean().item()
+    assert abs(loss - true) < 0.05 * true and found.slope > 0
+    whole = calibrate(values, targets, w, torch.full((c,), 1 / c))
+    again = -torch.log_softmax(whole.logits(values), 1)[torch.arange(n), codes].mean().item()
+    assert again < 1.05 * true

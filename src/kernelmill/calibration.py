@@ -19,6 +19,10 @@ BIAS = 0.5  # a bias that is as likely as none, before any row is seen
 SLOPES, LOG_SLOPES = (0.0, 1.0, 4.0, 16.0, 64.0), (0.0, 0.5, 1.0)
 QUICK_STEPS = 8  # downhill from the best of them
 QUICK_ROWS = 6000  # that tell two slopes; the log loss is that of all
+# Values that a calibration looks at: of 1,000 classes, those of 1,000 rows; and slopes by those of
+# 200.
+MOST_NUMBERS, FEWEST = 1_000_000, 1_000
+QUICK_NUMBERS, QUICK_FEWEST = 200_000, 200
 
 
 class Calibration(NamedTuple):
@@ -71,6 +75,7 @@ def calibrate(
     c = values.shape[1]
     if not torch.isfinite(values).all():
         return Calibration.none(c)
+    values, targets, w = _fewer(values, targets, w)
     f, share = values.double().numpy(), (shares.double() / shares.sum()).numpy()
     W = _weigh(targets, w, share)
     rows = W.sum(1, keepdims=True)
@@ -100,6 +105,7 @@ def quick_calibration(values: Tensor, targets: Tensor, w: Tensor) -> tuple[Calib
     """The best of a few slopes and some steps downhill from there, or the class frequencies
     alone; and its log loss.
     """
+    values, targets, w = _fewer(values, targets, w)
     W = (w[:, None] * targets).double().numpy()
     rows, total = W.sum(1), W.sum()
     share = W.sum(0) / total
@@ -111,7 +117,8 @@ def quick_calibration(values: Tensor, targets: Tensor, w: Tensor) -> tuple[Calib
     g = np.log(np.maximum(f, FLOOR))
     f, g = f - f.max(1, keepdims=True), g - g.max(1, keepdims=True)
     unit = max(np.sqrt((rows @ (f - f.mean(1, keepdims=True)) ** 2).sum() / total), 1e-300)
-    some = np.random.default_rng(0).permutation(len(f))[:QUICK_ROWS]  # whatever their order
+    few = min(QUICK_ROWS, max(QUICK_FEWEST, QUICK_NUMBERS // f.shape[1]))
+    some = np.random.default_rng(0).permutation(len(f))[:few]  # whatever their order
     seen = [part[some] for part in (f / unit, g, W)]
     start = min(itertools.product(SLOPES, LOG_SLOPES), key=lambda at: _log_loss(at, *seen)[0])
     found = minimize(
@@ -128,6 +135,17 @@ def quick_calibration(values: Tensor, targets: Tensor, w: Tensor) -> tuple[Calib
         zeros = torch.zeros(len(share), dtype=torch.float64)
         return Calibration(float(found.x[0] / unit), float(found.x[1]), zeros), float(now)
     return best, least
+
+
+def _fewer(values: Tensor, targets: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Some of the rows, where there are many classes: slopes need no more, and a bias for each of a
+    thousand classes is held near 0 whatever the rows say.
+    """
+    rows = max(FEWEST, MOST_NUMBERS // max(1, values.shape[1]))
+    if len(values) <= rows:
+        return values, targets, w
+    some = torch.from_numpy(np.random.default_rng(1).permutation(len(values))[:rows])
+    return values[some], targets[some], w[some]
 
 
 def _log_loss(
