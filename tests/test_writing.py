@@ -6,8 +6,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor, load
+from kernelmill.cli import app
 from kernelmill.data.kinds import MISSING
 from kernelmill.data.writing import MARKS, Reading, Writing, find
 from kernelmill.kernels import Laplacian
@@ -239,3 +241,55 @@ def test_copies_of_rows_are_taken_once():
 def test_what_cannot_be_meant_is_said(settings, said):
     with pytest.raises(InputError, match=said):
         KernelRegressor(**QUICK, columns=Columns(**settings)).fit(CLEAN, "price")
+
+
+# ---- the command
+
+
+def typed(*words, code=0):
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+DIRTY = CLEAN.assign(
+    money=[german(v) for v in MONEY],
+    share=pd.Series(SHARE).map(german).mask(GONE, "n.k."),
+    note="x",
+    zip=[f"{i % 40:05d}" for i in range(N)],
+)
+
+
+@pytest.mark.parametrize("by", ["flags", "toml"])
+def test_the_command_takes_what_python_does(by, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    DIRTY.to_csv("d.csv", index=False, sep=";", decimal=",")
+    pd.concat([DIRTY, DIRTY[:100]]).to_csv("twice.csv", index=False, sep=";", decimal=",")
+    said = {"na_values": "n.k.", "decimal": ",", "thousands": ".", "exclude": "note"}
+    quick = ["--kernel", "laplacian", "--bandwidth", "6", "--ridge", "0.01", "--device", "cpu"]
+    if by == "flags":
+        more = [part for name, v in said.items() for part in (f"--{name.replace('_', '-')}", v)]
+        more += ["--drop-duplicates", "--categorical", "zip"]
+    else:
+        settings = {**{name: f'"{v}"' for name, v in said.items()}, "drop_duplicates": "true"}
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        (tmp_path / "c.toml").write_text("\n".join([*lines, 'categorical = ["zip"]']))
+        more = ["--config", "c.toml"]
+    typed("train", "twice.csv", "--target", "price", "--out", "m", *quick, *more)
+    columns = Columns(
+        na_values=["n.k."], decimal=",", thousands=".", exclude=["note"], categorical=["zip"]
+    )
+    want = KernelRegressor(**QUICK, columns=columns).fit("d.csv", "price")
+    model = load("m")
+    assert "note" not in model.feature_names_in_ and model.encoder_.names == want.encoder_.names
+    np.testing.assert_allclose(model.predict("d.csv"), want.predict("d.csv"), rtol=1e-4)
+    assert "share is missing" in model.encoder_.names
+
+
+def test_a_target_that_is_written_is_a_regression(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    FILES["a target in dollars"][0].to_csv("d.csv", index=False)
+    said = typed("train", "d.csv", "--target", "price", "--out", "m", "--kernel", "laplacian",
+                 "--bandwidth", "6", "--device", "cpu")  # fmt: skip
+    assert "This is a regression" in said and "R²" in said and "each kept out in turn" in said
+    assert "R²" in typed("evaluate", "m", "d.csv")
