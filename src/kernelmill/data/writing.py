@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NEARLY_ALL = 0.95  # of the rows with a value, that have to be written in one way
 LOOKED_AT = 200_000  # rows by which it is decided, from places all over the table
+TOLD_BY = 2_000  # different texts by which the ways to read them are compared
 FIRST, HOPE = 2_000, 0.8  # rows that are looked at first, and the share of digits among them
 
 # Marks before decimals and between thousands, in the order they are tried: of two that read as
@@ -311,19 +312,22 @@ def find(
     ways += [Writing("date", order=order) for order in ORDERS] if kind != "number" else []
     if kind is None and any(_NAME.fullmatch(_bare(text)) for text in there):
         ways = [way for way in ways if way.kind == "date"]
-    total = sum(there.values())
-    read = {way: _rows_read(way, there) for way in ways}
+    some = dict(itertools.islice(there.items(), 0, None, 1 + len(there) // TOLD_BY))
+    read = {way: _rows_read(way, some) for way in ways}
     best = max(read, key=read.__getitem__, default=None)  # the first of those that read as many
-    if best is None or read[best] < share * total or not read[best]:
+    if best is None or not read[best]:
         return None
     parse = best.parse
     others = [text for text in there if parse(text) is None]
+    lost, total = sum(there[text] for text in others), sum(there.values())
+    if total - lost < share * total:
+        return None
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
-    doubtful = any(_differ(best, way, there) for way in same)
-    bare = sum(rows for text, rows in there.items() if _BARE.fullmatch(_bare(text)))
+    doubtful = any(_differ(best, way, some) for way in same)
+    bare = sum(rows for text, rows in some.items() if _BARE.fullmatch(_bare(text)))
     affixed = best.kind == "number" and bare < read[best] / 2
-    return Found(best, others, total - read[best], doubtful, affixed)
+    return Found(best, others, lost, doubtful, affixed)
 
 
 def _rows_read(way: Writing, there: Mapping[str, int]) -> int:
