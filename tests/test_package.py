@@ -45,7 +45,7 @@ def some_slow(pages: list[Path], *slow: str) -> list:
     ]
 
 
-@pytest.mark.parametrize("page", some_slow(PAGES, "data.md"))
+@pytest.mark.parametrize("page", some_slow(PAGES, "data.md", "embeddings.md", "metrics.md"))
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
@@ -53,7 +53,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), scope)
 
 
-@pytest.mark.parametrize("page", some_slow(CONSOLE, "cli.md"))
+@pytest.mark.parametrize("page", some_slow(CONSOLE, "cli.md", "metrics.md", "sure.md"))
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)
@@ -106,6 +106,31 @@ def test_the_examples_run(name, needs, tmp_path):
         check=False,
     )
     assert done.returncode == 0 and done.stdout and not list(tmp_path.iterdir()), done.stderr
+
+
+GALLERY = sorted((ROOT / "examples" / "gallery").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "example",
+    some_slow(GALLERY, "boundaries.py", "calibration.py", "dirty_csv.py", "importance.py"),
+)
+def test_the_gallery_draws_its_pictures(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [f"{example.stem}.png"]
+
+
+def test_the_gallery_shows_every_example():
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    assert len(GALLERY) >= 6
+    for example in GALLERY:
+        picture = ROOT / "docs" / "pictures" / "gallery" / f"{example.stem}.png"
+        assert picture.stat().st_size < 150_000
+        assert f"(pictures/gallery/{picture.name})" in page
+        assert f"examples/gallery/{example.name}" in page
 
 
 @pytest.mark.slow
