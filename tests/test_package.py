@@ -4,6 +4,7 @@ machine in any file.
 
 import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from kernelmill import KernelClassifier, KernelRegressor, kernels, losses, solvers
 from kernelmill.cli import app
 from kernelmill.cli.console import EXIT_CODES
+from kernelmill.estimators.evaluation import Evaluation
 
 ROOT = Path(__file__).parent.parent
 
@@ -260,6 +262,25 @@ def test_every_argument_of_an_estimator_is_documented(estimator):
     parameters = estimator.__doc__.split("Parameters\n")[1].split("Attributes\n")[0]
     documented = re.findall(r"^ {4}(\w+) : ", parameters, re.MULTILINE)
     assert sorted(documented) == sorted(inspect.signature(estimator).parameters)
+
+
+def listed_in_the_reference() -> list[tuple[str, object]]:
+    text = (ROOT / "docs" / "api.md").read_text()
+    paths = re.findall(r"^::: (\S+)", text, re.MULTILINE)
+    return [(path, pydoc.locate(path)) for path in paths]
+
+
+@pytest.mark.parametrize(
+    "entry", [pytest.param(entry, id=path) for path, entry in listed_in_the_reference()]
+)
+def test_every_parameter_in_the_reference_has_a_sentence(entry):
+    if inspect.isclass(entry) and issubclass(entry, (Exception, Evaluation)):
+        return
+    text = inspect.getdoc(entry)
+    section = text.partition("Parameters\n---")[2].split("\nAttributes\n---")[0]
+    found = re.findall(r"^(\*{0,2}\w+(?:, \w+)*)(?: : .+)?\n {4}\S", section, re.MULTILINE)
+    documented = [name.strip("*") for names in found for name in names.split(", ")]
+    assert sorted(documented) == sorted(inspect.signature(entry).parameters)
 
 
 def test_the_layers_of_contributing_are_those_that_are_checked():

@@ -41,6 +41,15 @@ def gradients(model: KernelModel, X: Tensor, output: int | None = None) -> Tenso
 
     At a step of encoded columns it is the mean of both sides; 0 for columns that never varied in
     training, which have no influence.
+
+    Parameters
+    ----------
+    model : KernelModel
+        `model_` of an estimator.
+    X : Tensor
+        (r, d) rows, as the model takes them.
+    output : int, optional
+        One output. None: all of them.
     """
     alpha = model.alpha
     if output is not None:
@@ -56,8 +65,17 @@ def agop(model: KernelModel, X: Tensor, outputs: int = OUTPUTS) -> Tensor:
     """(D, D) average gradient outer product, 1/r Σ_x Σ_l ∇f_l(x) ∇f_l(x)ᵀ, in float64.
 
     It is in the space of the kernel's features in bandwidths, as `kernel.embedding` gives them,
-    where the present metric is the identity. More than `outputs` outputs are replaced by as many
-    random sums of them, which have the same mean.
+    where the present metric is the identity.
+
+    Parameters
+    ----------
+    model : KernelModel
+        `model_` of an estimator.
+    X : Tensor
+        (r, d) rows to average over.
+    outputs : int
+        More outputs than these are replaced by as many random sums of them, which have the same
+        mean.
     """
     total: Tensor | float = 0.0
     for _, G in embedded_gradients(model, X, mix_outputs(model.alpha, outputs)):
@@ -68,7 +86,18 @@ def agop(model: KernelModel, X: Tensor, outputs: int = OUTPUTS) -> Tensor:
 
 @in_own_modes()
 def agop_diagonal(model: KernelModel, X: Tensor, outputs: int = OUTPUTS) -> Tensor:
-    """(D,) the diagonal of `agop`, without the rest: for features by the ten thousand."""
+    """(D,) the diagonal of `agop`, without the rest: for tens of thousands of features.
+
+    Parameters
+    ----------
+    model : KernelModel
+        `model_` of an estimator.
+    X : Tensor
+        (r, d) rows to average over.
+    outputs : int
+        More outputs than these are replaced by as many random sums of them, which have the same
+        mean.
+    """
     total: Tensor | float = 0.0
     for _, G in embedded_gradients(model, X, mix_outputs(model.alpha, outputs)):
         total = total + G.square().sum((0, 1), dtype=torch.float64)

@@ -277,8 +277,14 @@ class Residual(Loss):
 
 @dataclass(frozen=True)
 class Huber(Residual):
-    """u² up to |u| = delta, 2·delta·|u| − delta² beyond: nearly the mean, which outliers do not
-    move. delta: in the units of y; None: half the spread of the targets."""
+    """u² up to |u| = delta, 2·delta·|u| − delta² beyond: nearly the mean, and outliers do not move
+    it.
+
+    Parameters
+    ----------
+    delta : float, optional
+        In the units of y. None: half the spread of the targets.
+    """
 
     delta: float | Tensor | None = None
     name = "huber"
@@ -307,8 +313,13 @@ class Quantile(Residual):
     """The pinball loss −quantile·u for u < 0, (1 − quantile)·u above, made smooth: its kink is a
     parabola for |u| ≤ width. So f is a quantile of the targets with an error of ±width added.
 
-    width: in the units of y; None: a tenth of the spread of the targets. The narrower, the shorter
-    steps are: the largest curvature is 1/(4·width).
+    Parameters
+    ----------
+    quantile : float
+        Between 0 and 1: 0.9 is the value that nine of ten targets stay below.
+    width : float, optional
+        In the units of y. None: a tenth of the spread of the targets. The narrower, the shorter are
+        the steps: the largest curvature is 1/(4·width).
     """
 
     quantile: float = 0.5

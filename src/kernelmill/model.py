@@ -32,12 +32,32 @@ class KernelModel(nn.Module):
     """A trained kernel model as a torch module: `forward` takes raw rows and returns (r, c) values
     on the model's device.
 
-    Z are rows of the training data as they were given; alpha (p, c) is in the precision of the
-    sums, intercept (c,) in that of the values: float64 for numbers, which may be far from zero.
-    `precision` is what features are rounded to, in training as in prediction. `constants` are the
-    features that never varied in training, each with its value there: what they say later was not
-    learned, so they are taken as they were. Where ranks share it, Z and alpha are this rank's rows,
-    and all ranks call it together, with the same rows.
+    Where ranks share it, Z and alpha are this rank's rows, and all ranks call it together, with the
+    same rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With its bandwidths.
+    Z : Tensor
+        (p, d) centers: rows of the training data as they were given.
+    alpha : Tensor
+        (p, c) weights, in the precision of the sums.
+    intercept : Tensor
+        (c,) in the precision of the values: float64 for numbers, which may be far from zero.
+    tile_bytes : int, optional
+        Kernel values that are held at a time. None: what suits the device.
+    precision : str, optional
+        What features are rounded to, in training as in prediction.
+    uncertainty : Uncertainty, optional
+        What `std` is computed from, of a Gaussian process.
+    comm : Communicator, optional
+        The ranks that share it. None: this process alone.
+    n_centers : int, optional
+        Centers of all ranks together. None: the rows of Z.
+    constants : dict, optional
+        Features that never varied in training, by number, each with its value there: what they say
+        later was not learned, so they are taken as they were.
     """
 
     Z: Tensor

@@ -43,9 +43,12 @@ class _Logger:
 
 
 class TensorBoard(_Logger):
-    """Writes event files that `tensorboard --logdir FOLDER` shows.
+    """Writes event files that `tensorboard --logdir FOLDER` shows. Needs kernelmill[tensorboard].
 
-    Needs kernelmill[tensorboard].
+    Parameters
+    ----------
+    log_dir : str
+        The folder.
     """
 
     _writer: SummaryWriter  # from "start" to "end"
@@ -71,9 +74,14 @@ class TensorBoard(_Logger):
 
 
 class MLflow(_Logger):
-    """Logs to the MLflow run that is active, or to a new one of this name.
+    """Logs to the active MLflow run, or to a new one. Needs kernelmill[mlflow].
 
-    Needs kernelmill[mlflow].
+    Parameters
+    ----------
+    run_name : str, optional
+        Name of a new run.
+    experiment : str, optional
+        Experiment that a new run belongs to.
     """
 
     def __init__(self, run_name: str | None = None, experiment: str | None = None):
@@ -99,9 +107,14 @@ class MLflow(_Logger):
 
 
 class WandB(_Logger):
-    """Logs to the Weights & Biases run that is active, or to a new one of this project.
+    """Logs to the active Weights & Biases run, or to a new one. Needs kernelmill[wandb].
 
-    Needs kernelmill[wandb].
+    Parameters
+    ----------
+    project : str, optional
+        Project of a new run.
+    **settings
+        Passed on to `wandb.init`.
     """
 
     def __init__(self, project: str | None = None, **settings: object):

@@ -17,19 +17,42 @@ WAYS = (*OF_NAMES, *OF_NUMBERS)
 
 @dataclass(eq=False)
 class Columns(Settings):
-    """features: columns to use, None for all but the target; exclude: columns not to use;
-    categorical: columns of numbers that
-    are names (codes, zip codes), which a CSV file has as they are written there; missing: "impute"
-    (the mean, and a column that says so) or "refuse"; one_hot: the most distinct values that get a
-    column each; beyond: "target" (the mean target of the category, never the row's own) or "hash",
-    for columns with more; hash_size: columns of a hash; standardise: None for named columns but not
-    for a matrix; how: what becomes of a column of names or texts, by its name: "one_hot",
-    "ordered", "target", "hash" or "numbers" (those inside its texts), or a list of its values in
-    their order, lowest first; and how a kernel that is chosen sees a column of numbers: "standard",
-    "robust", "quantile", "robust+quantile" or "codes"; na_values: what stands for a missing value,
-    beside blanks, -, na, none, unknown and the like: texts, or numbers such as -999; decimal and
-    thousands: the marks that numbers are written with, where they should not be found;
-    drop_duplicates: rows that are the same in all features and the target are taken once."""
+    """How the columns of a table become features; what is left out is decided from the rows.
+
+    Parameters
+    ----------
+    features : list of str, optional
+        Columns to use. None: all but the target.
+    categorical : list of str, optional
+        Columns of numbers that are names, such as zip codes. A CSV file's are read as they are
+        written there.
+    missing : str
+        "impute": the mean, and a feature that says where; "refuse": an error.
+    one_hot : int
+        The most distinct values that get a feature each.
+    beyond : str
+        For columns with more: "target", the mean target of the category, never the row's own; or
+        "hash".
+    hash_size : int
+        Features of a hash.
+    standardise : bool, optional
+        Subtract the mean and divide by the deviation. None: named columns, but not a matrix.
+    how : dict, optional
+        What becomes of a column, by its name. Of texts: "one_hot", "ordered", "target", "hash",
+        "numbers" (those inside its texts), or a list of its values in their order, lowest first. Of
+        numbers, how a kernel that is chosen sees them: "standard", "robust", "quantile",
+        "robust+quantile" or "codes".
+    exclude : list of str, optional
+        Columns not to use.
+    na_values : list of str or numbers, optional
+        What stands for a missing value, besides blanks, -, na, none, unknown and the like.
+    decimal : str, optional
+        The mark before decimals, "." or ",". None: found column by column.
+    thousands : str, optional
+        The mark between thousands: ",", ".", " " or "'". None: found column by column.
+    drop_duplicates : bool
+        Rows that are the same in all features and the target count once.
+    """
 
     features: list[str] | None = None
     categorical: list[str] | None = None
@@ -46,6 +69,7 @@ class Columns(Settings):
     drop_duplicates: bool = False
 
     def check(self) -> None:
+        """Raise InputError where a setting cannot be used."""
         for name, value, allowed in (
             ("missing", self.missing, ["impute", "refuse"]),
             ("beyond", self.beyond, ["target", "hash"]),

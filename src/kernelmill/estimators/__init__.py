@@ -24,12 +24,17 @@ ESTIMATORS: dict[str, type[KernelClassifier] | type[KernelRegressor]] = {
 def load(
     folder: str | os.PathLike, kernel: object = None, ranks: int | Literal["auto"] = "auto"
 ) -> KernelClassifier | KernelRegressor:
-    """The estimator that `save` wrote.
+    """The estimator that `save` wrote. Runs no code from the folder.
 
-    Runs no code from the folder; a kernel function of the user's own is passed as `kernel`.
-
-    In a torchrun job its centers are shared by all ranks, which then predict together; with
-    ranks=1 each has all of them.
+    Parameters
+    ----------
+    folder : path
+        What `save` or `kernelmill train` wrote.
+    kernel : callable, optional
+        The kernel function, where the model was trained with one of your own.
+    ranks : int or "auto"
+        "auto": in a torchrun job all ranks share the centers, and predict together; 1: each has all
+        of them.
     """
     comm = Alone() if ranks == 1 else join(device_of("auto"))
     model, extra, encoder = load_model(folder, kernel, comm)

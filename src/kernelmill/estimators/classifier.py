@@ -149,7 +149,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     timings_ : dict
         Seconds of choosing and of solving.
     encoder_ : Encoder or None
-        How the columns of a table became features.
+        How the columns of a table became features; `names` are those of the features.
+    columns_ : Account
+        What each column of the training table became; prints as a table.
+    feature_importances_ : array
+        How much the values depend on each column, with sum 1.
     rows_seen_ : int
         Rows that `fit` and `partial_fit` were given.
     n_iter_ : int
@@ -161,6 +165,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         values f = model_(X).
     decision_bias_ : array
         What is added to them before the largest decides, for the score that was asked for.
+    held_out_ : dict or None
+        Scores of rows that the model, or one like it, did not see: `rows`, `how` they were kept
+        out, and `scores` by name.
+    confusion_ : array or None
+        True classes in rows, predicted ones in columns, of rows that were kept out.
+    origin_ : dict or None
+        Which library made the model, when, of which data and of how many rows.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """
@@ -597,6 +608,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
 
     def predict_log_proba(self, X: DataLike) -> np.ndarray | Tensor:
+        """Logarithms of `predict_proba`."""
         logs = torch.log_softmax(self._logits(X), 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 

@@ -83,7 +83,19 @@ def evaluate(
     y: ArrayLike,
     sample_weight: ArrayLike | None = None,
 ) -> Evaluation:
-    """The model's predictions for X against y, of its own labels or numbers."""
+    """The model's predictions for X against y: metrics, their intervals, and those of a guess.
+
+    Parameters
+    ----------
+    model : KernelClassifier or KernelRegressor
+        A fitted model.
+    X : array or table
+        Rows, as `predict` takes them.
+    y : array
+        Known targets, of the model's own labels or numbers.
+    sample_weight : array, optional
+        Weights of the rows.
+    """
     y = np.asarray(y)
     w = _weights(sample_weight, len(y))
     if isinstance(model, KernelClassifier):

@@ -116,11 +116,20 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     timings_ : dict
         Seconds of choosing and of solving.
     encoder_ : Encoder or None
-        How the columns of a table became features.
+        How the columns of a table became features; `names` are those of the features.
+    columns_ : Account
+        What each column of the training table became; prints as a table.
+    feature_importances_ : array
+        How much the values depend on each column, with sum 1.
     rows_seen_ : int
         Rows that `fit` and `partial_fit` were given.
     n_iter_ : int
         Epochs or iterations that were made.
+    held_out_ : dict or None
+        Scores of rows that the model, or one like it, did not see: `rows`, `how` they were kept
+        out, and `scores` by name.
+    origin_ : dict or None
+        Which library made the model, when, of which data and of how many rows.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """

@@ -210,8 +210,13 @@ KernelFunction = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(eq=False)
 class Custom(Kernel):
-    """Any function K(A, B) of two float tensors (r, d) and (t, d) that returns an (r, t) tensor of
-    a positive semi-definite kernel.
+    """A kernel of your own.
+
+    Parameters
+    ----------
+    function : callable
+        K(A, B) of two float tensors (r, d) and (t, d), which returns an (r, t) tensor of a positive
+        semi-definite kernel.
     """
 
     function: KernelFunction = field(default=None)  # type: ignore[assignment]

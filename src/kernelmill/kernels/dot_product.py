@@ -44,7 +44,14 @@ class DotProduct(Kernel):
 
 @dataclass(eq=False)
 class Linear(DotProduct):
-    """x·z."""
+    """x·z.
+
+    Parameters
+    ----------
+    bandwidth : float or array
+        What rows are divided by: one number, one per feature, or a (d, d) matrix Σ for x·z =
+        xᵀΣ⁻¹z.
+    """
 
     name = "linear"
     homogeneity = 1
@@ -55,7 +62,18 @@ class Linear(DotProduct):
 
 @dataclass(eq=False)
 class Polynomial(DotProduct):
-    """(x·z + constant)^degree."""
+    """(x·z + constant)^degree.
+
+    Parameters
+    ----------
+    bandwidth : float or array
+        What rows are divided by: one number, one per feature, or a (d, d) matrix Σ for x·z =
+        xᵀΣ⁻¹z.
+    degree : int
+        The power.
+    constant : float
+        What is added before; 0 leaves terms of the highest degree only.
+    """
 
     degree: int = 3
     constant: float = 1.0
@@ -98,6 +116,14 @@ def _relu_step(cos: Tensor) -> tuple[Tensor, Tensor]:
 class ReluNTK(DotProduct):
     """Neural tangent kernel of an infinitely wide ReLU network with `depth` hidden layers and no
     bias, divided by depth + 1.
+
+    Parameters
+    ----------
+    bandwidth : float or array
+        What rows are divided by: one number, one per feature, or a (d, d) matrix Σ for x·z =
+        xᵀΣ⁻¹z.
+    depth : int
+        Hidden layers, 1 or more.
     """
 
     depth: int = 2
@@ -127,6 +153,14 @@ class ReluNTK(DotProduct):
 class ArcCosine(DotProduct):
     """Arc-cosine kernel of `order` 0, 1 or 2 (Cho and Saul), scaled so that K(x, x) =
     ‖x‖^(2·order).
+
+    Parameters
+    ----------
+    bandwidth : float or array
+        What rows are divided by: one number, one per feature, or a (d, d) matrix Σ for x·z =
+        xᵀΣ⁻¹z.
+    order : int
+        0 (steps), 1 (ReLU) or 2.
     """
 
     order: int = 1

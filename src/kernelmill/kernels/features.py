@@ -57,9 +57,22 @@ class Feature(NamedTuple):
 
 @dataclass(eq=False)
 class Features(Settings):
-    """A list of features as tensors, (D,) each: `column`, `shift`, `width`, `form`, `height`.
+    """What a kernel sees of a row: D features, each made of one column, as by `encode_columns`.
 
-    `map` (D, k) multiplies them from the right: M = map mapᵀ is the metric of distances.
+    Parameters
+    ----------
+    column : Tensor
+        (D,) the number of the column that each feature is made of.
+    shift : Tensor
+        (D,) what is subtracted first.
+    width : Tensor
+        (D,) what is then divided by.
+    form : Tensor
+        (D,) what becomes of it: 0 as it is, 1 with smoothly clipped tails, 2 a step, 3 one value.
+    height : Tensor
+        (D,) what the feature is multiplied by.
+    map : Tensor, optional
+        (D, k) multiplies the features from the right: M = map mapᵀ is the metric of distances.
     """
 
     column: Tensor
@@ -179,10 +192,20 @@ def encode_columns(
     w: Tensor | None = None,
     fixed: Mapping[int, str] | None = None,
 ) -> Features:
-    """The features of these columns under one of ENCODINGS, learned from rows of weights w; `fixed`
-    are columns, by number, with another one of their own.
+    """Features that let a kernel see columns in another way than as they are.
 
     A column of two values, or one, is taken as it is, whatever the encoding.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        Rows to learn quantiles and spreads from.
+    encoding : str
+        "standard", "robust", "quantile", "robust+quantile" or "codes".
+    w : Tensor, optional
+        Weights of the rows.
+    fixed : dict, optional
+        Columns, by number, with an encoding of their own.
     """
     fixed = fixed or {}
     for given in (encoding, *fixed.values()):

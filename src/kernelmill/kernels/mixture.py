@@ -20,6 +20,13 @@ class Sum(Kernel):
 
     What it learns is a sum of functions, one of each kernel's space: an average of models, but
     trained as one. A row's features are those of all parts, side by side.
+
+    Parameters
+    ----------
+    parts : list of radial kernels
+        The kernels, each with bandwidths and features of its own.
+    weights : list of float, optional
+        One for each part; None: the same for all, 1 in sum.
     """
 
     parts: list[Radial] = field(default_factory=list)

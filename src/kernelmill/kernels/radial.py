@@ -111,7 +111,16 @@ class Radial(Kernel):
 
 @dataclass(eq=False)
 class Laplacian(Radial):
-    """exp(−r)."""
+    """exp(−r), with r the distance in bandwidths.
+
+    Parameters
+    ----------
+    bandwidth : float, array or "auto"
+        What distances are divided by: one number, one per feature, or a (d, d) matrix Σ with r² =
+        (x−z)ᵀΣ⁻¹(x−z). "auto": an estimator chooses it from the data.
+    features : Features, optional
+        What the kernel sees of a row; None: the row itself. `encode_columns` makes some.
+    """
 
     name = "laplacian"
 
@@ -125,7 +134,16 @@ class Laplacian(Radial):
 
 @dataclass(eq=False)
 class Gaussian(Radial):
-    """exp(−r²/2)."""
+    """exp(−r²/2), with r the distance in bandwidths.
+
+    Parameters
+    ----------
+    bandwidth : float, array or "auto"
+        What distances are divided by: one number, one per feature, or a (d, d) matrix Σ with r² =
+        (x−z)ᵀΣ⁻¹(x−z). "auto": an estimator chooses it from the data.
+    features : Features, optional
+        What the kernel sees of a row; None: the row itself. `encode_columns` makes some.
+    """
 
     name = "gaussian"
 
@@ -138,7 +156,18 @@ class Gaussian(Radial):
 
 @dataclass(eq=False)
 class Matern(Radial):
-    """Matérn of smoothness ν = 1/2, 3/2 or 5/2; ν = 1/2 is the Laplacian."""
+    """Matérn of smoothness ν = 1/2, 3/2 or 5/2; ν = 1/2 is the Laplacian.
+
+    Parameters
+    ----------
+    bandwidth : float, array or "auto"
+        What distances are divided by: one number, one per feature, or a (d, d) matrix Σ with r² =
+        (x−z)ᵀΣ⁻¹(x−z). "auto": an estimator chooses it from the data.
+    nu : float
+        The smoothness: 0.5, 1.5 or 2.5.
+    features : Features, optional
+        What the kernel sees of a row; None: the row itself. `encode_columns` makes some.
+    """
 
     nu: float = 1.5
     name = "matern"
@@ -170,7 +199,18 @@ class Matern(Radial):
 
 @dataclass(eq=False)
 class GeneralisedExponential(Radial):
-    """exp(−r^γ), 0 < γ ≤ 2: γ = 1 is the Laplacian; γ = 2 the Gaussian of bandwidth σ/√2."""
+    """exp(−r^γ), 0 < γ ≤ 2: γ = 1 is the Laplacian; γ = 2 the Gaussian of bandwidth σ/√2.
+
+    Parameters
+    ----------
+    bandwidth : float, array or "auto"
+        What distances are divided by: one number, one per feature, or a (d, d) matrix Σ with r² =
+        (x−z)ᵀΣ⁻¹(x−z). "auto": an estimator chooses it from the data.
+    gamma : float
+        γ, above 0 and at most 2.
+    features : Features, optional
+        What the kernel sees of a row; None: the row itself. `encode_columns` makes some.
+    """
 
     gamma: float = 1.0
     name = "generalised_exponential"
@@ -194,7 +234,18 @@ class GeneralisedExponential(Radial):
 
 @dataclass(eq=False)
 class RationalQuadratic(Radial):
-    """(1 + r²/(2a))^(−a), a = `shape`: a mixture of Gaussians of many bandwidths."""
+    """(1 + r²/(2a))^(−a), a = `shape`: a mixture of Gaussians of many bandwidths.
+
+    Parameters
+    ----------
+    bandwidth : float, array or "auto"
+        What distances are divided by: one number, one per feature, or a (d, d) matrix Σ with r² =
+        (x−z)ᵀΣ⁻¹(x−z). "auto": an estimator chooses it from the data.
+    shape : float
+        a, above 0. The larger, the nearer to the Gaussian.
+    features : Features, optional
+        What the kernel sees of a row; None: the row itself. `encode_columns` makes some.
+    """
 
     shape: float = 1.0
     name = "rational_quadratic"

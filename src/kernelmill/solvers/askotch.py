@@ -68,12 +68,17 @@ class Blocks(Setup):
 
 @dataclass(eq=False)
 class ASkotch(Solver[Blocks, ASkotchState]):
-    """m: rows of a block, None: a hundredth of all, at least 256; rank: of its approximation.
+    """Kernel ridge with every row a center, by accelerated block coordinate descent.
 
-    An epoch evaluates n² kernel values.
+    An epoch evaluates n² kernel values. Where no number of epochs is given it takes 20, and warns
+    if the residual of its equations is above a fifth of the targets even then.
 
-    Where no number of epochs is given it takes 20, and warns if the residual of its equations is
-    above a fifth of the targets even then.
+    Parameters
+    ----------
+    m : int, optional
+        Rows of a block. None: a hundredth of all, at least 256.
+    rank : int
+        Rank of the Nyström approximation of a block.
     """
 
     m: int | None = None

@@ -197,14 +197,40 @@ def plan(  # noqa: PLR0913
     ranks: int = 1,
     network: Network | None = None,
 ) -> Forecast:
-    """What a fit of this size would take here, without any data: a table of solvers, seconds and
-    memory, the fastest that fits marked.
+    """What a fit of this size would take on this machine, without any data: a table of solvers,
+    seconds and memory, with the fastest that fits marked. `.plan` is the chosen plan.
 
-    Arguments are the estimators'; n: rows, d: features, n_outputs: targets or classes, x_bytes:
-    bytes of one feature as it will be given, regression: targets are numbers, not classes. ranks:
-    processes or GPUs like this one that would share the centers, over a `network` of
-    `kernelmill.planning.machine.Network(latency, bandwidth)`; without one, sums over ranks are
-    taken to cost nothing. `.plan` is the chosen plan.
+    Parameters
+    ----------
+    n : int
+        Rows.
+    d : int
+        Features.
+    n_centers : int, optional
+        Centers. None: as many as a fit would take.
+    n_outputs : int
+        Targets or classes.
+    kernel : "auto", str, kernel object or callable
+        As in the estimators, like the next five.
+    epochs : int, optional
+        Passes over the data.
+    ridge : float, optional
+        λ of the objective.
+    device : str
+        "auto", "cpu", "cuda", …
+    precision : str, optional
+        What features are rounded to.
+    memory_budget : int or str, optional
+        Bytes, or a string such as "8GB", that the fit may take beyond X and y.
+    x_bytes : int
+        Bytes of one feature as it will be given.
+    regression : bool
+        Whether targets are numbers, not classes.
+    ranks : int
+        Processes or GPUs like this one that would share the centers.
+    network : Network, optional
+        What connects them, `kernelmill.planning.machine.Network(latency, bandwidth)`. None: sums
+        over ranks are taken to cost nothing.
     """
     for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):
         whole(name, value, 1)

@@ -39,8 +39,32 @@ class Ended(Enum):
 
 @dataclass(frozen=True)
 class Event:
-    """Something a run reports: "start", "projection", "epoch", "step_back", "less_memory",
-    "interrupted" or "end".
+    """Something a run reports; callbacks get each of them.
+
+    Parameters
+    ----------
+    kind : str
+        "start", "projection", "epoch", "step_back", "less_memory", "interrupted" or "end".
+    epoch : int
+        Whole epochs done.
+    rows, rows_total : int
+        Rows seen so far, and in the whole run.
+    seconds : float
+        Since the run began.
+    loss : float, optional
+        Mean weighted loss of the rows since the last event, each before its own step.
+    eta : float, optional
+        The step size.
+    note : str
+        What happened, in words.
+    alpha : Tensor, optional
+        The weights as they are.
+    state : State, optional
+        All that the run could resume from; not to be changed.
+    ended : Ended, optional
+        Why it ended, for "end".
+    score : float, optional
+        Of held-out rows, after an epoch.
     """
 
     kind: str

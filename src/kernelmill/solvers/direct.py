@@ -54,7 +54,7 @@ class Added(InFloat64):
 
 @dataclass(eq=False)
 class Direct(Solver[Added, DirectState | None]):
-    """No settings: there is one solution. Takes p² memory and 3·n·p² operations."""
+    """The exact solution. It has no settings, and takes p² memory and 3·n·p² operations."""
 
     name = "direct"
     rounds_are = "iterations"

@@ -122,10 +122,21 @@ class Passing(Solver[Passes, PassState]):
 
 @dataclass(eq=False)
 class EigenPro2(Passing):
-    """s: subsample rows; q: eigenvectors; m: batch; loss: any smooth one of `losses`.
+    """Preconditioned SGD with every row a center.
 
     An epoch evaluates n²/2 kernel values. The default five epochs bring the loss to within a tenth
     of the targets' variance of the direct solution's.
+
+    Parameters
+    ----------
+    s : int, optional
+        Rows of the subsample that the preconditioner is computed from. None: the plan decides.
+    q : int, optional
+        Eigenvectors that are brought down. None: the plan decides.
+    m : int, optional
+        Rows of a batch. None: it is measured.
+    loss : str or Loss
+        Any smooth one of `losses`.
     """
 
     s: int | None = None
@@ -150,10 +161,19 @@ class EigenPro2(Passing):
 
 @dataclass(eq=False)
 class EigenPro1(Passing):
-    """q: eigenvectors of K(X,X) that are brought down; m: batch; loss: any smooth one of `losses`.
+    """EigenPro 2 with the eigensystem of all rows.
 
     Takes n² memory and n³ operations once. With the default epochs as near to the direct solution
     as EigenPro2.
+
+    Parameters
+    ----------
+    q : int, optional
+        Eigenvectors of K(X,X) that are brought down. None: the plan decides.
+    m : int, optional
+        Rows of a batch. None: it is measured.
+    loss : str or Loss
+        Any smooth one of `losses`.
     """
 
     q: int | None = None

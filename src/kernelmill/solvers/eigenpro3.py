@@ -34,10 +34,25 @@ REPORT_VALUES = 10**11
 
 @dataclass(eq=False)
 class EigenPro3(Solver[Setup, ProjectedState]):
-    """s, q, m, projection, recipe and loss as in EigenPro4.
+    """EigenPro 4 with a projection after every step.
 
     Each step costs a projection: O(p²) a batch. With the default epochs as near to the direct
     solution as EigenPro4.
+
+    Parameters
+    ----------
+    s : int, optional
+        Rows of the subsample that the preconditioner is computed from. None: the plan decides.
+    q : int, optional
+        Eigenvectors that are brought down. None: the plan decides.
+    m : int, optional
+        Rows of a batch. None: it is measured.
+    projection : str
+        How to get back into the span of the centers: "auto", "cholesky", "carried" or "one_pass".
+    recipe : str
+        "measured": step and batch are measured, and the step falls to zero. "paper": as published.
+    loss : str or Loss
+        Any smooth one of `losses`.
     """
 
     s: int | None = None

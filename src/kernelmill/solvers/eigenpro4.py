@@ -37,12 +37,29 @@ from .shards import Shards
 
 @dataclass(eq=False)
 class EigenPro4(Solver[Setup, EigenPro4State]):
-    """s: subsample rows; q: eigenvectors; m: batch; T: batches between projections; projection:
-    "auto", "cholesky", "carried" or "one_pass"; control_variate: subtract last gradients from the
-    second epoch on; loss: any smooth one of `losses`. None: the plan decides, or it is measured.
+    """Preconditioned SGD with delayed projections, in memory that grows with the centers alone.
 
     It ends after its epochs, which regularise: five, the default below a million rows, bring the
     loss on the training rows to within a tenth of the targets' variance of the direct solution's.
+
+    Parameters
+    ----------
+    s : int, optional
+        Rows of the subsample that the preconditioner is computed from. None: the plan decides.
+    q : int, optional
+        Eigenvectors that are brought down. None: the plan decides.
+    m : int, optional
+        Rows of a batch. None: it is measured.
+    T : int, optional
+        Batches between two projections. None: the plan decides.
+    projection : str
+        How to get back into the span of the centers: "auto", "cholesky", "carried" or "one_pass".
+    control_variate : bool, optional
+        Subtract each row's last gradient, from the second epoch on. None: where memory allows.
+    recipe : str
+        "measured": step and batch are measured, and the step falls to zero. "paper": as published.
+    loss : str or Loss
+        Any smooth one of `losses`.
     """
 
     s: int | None = None

@@ -33,7 +33,8 @@ class Factors(Setup):
 
 @dataclass(eq=False)
 class EigenPro4Exact(Solver[Factors, State]):
-    """An epoch is one round.
+    """What EigenPro 4 approximates, for few rows: solve in X exactly, project, repeat on the
+    residual. An epoch is one round; there are no settings.
 
     Holds K(X,X): n² numbers. Its limit is (K_ZX K_XX⁻¹ K_XZ)⁻¹ K_ZX K_XX⁻¹ y, not the direct
     solution. Centers that are rows of X get there in one round. Where no number of epochs is given

@@ -67,11 +67,21 @@ class Equations(Setup):
 
 @dataclass(eq=False)
 class Falkon(Solver[Equations, FalkonState | None]):
-    """loss: any smooth one of `losses`; iterations: of conjugate gradients, or Newton steps, at
-    most; tolerance: relative residual at which it ends before, None: 1e-2 for classes, 1e-3 for
-    numbers. keep: hold K(X,Z) whole; None: where it fits. Takes p² memory. The residual is about
-    the distance of predictions from the direct solution's, relatively; far from the tolerance it
-    warns.
+    """Nyström kernel ridge by preconditioned conjugate gradients; Newton steps for other losses.
+
+    Takes p² memory. The residual is about the relative distance of predictions from the direct
+    solution's; where it ends far from the tolerance, it warns.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        Any smooth one of `losses`.
+    iterations : int, optional
+        Conjugate gradients, or Newton steps, at most.
+    tolerance : float, optional
+        Relative residual at which it ends earlier. None: 1e-2 for classes, 1e-3 for numbers.
+    keep : bool, optional
+        Hold K(X,Z) whole. None: where it fits.
     """
 
     loss: losses.Given = "square"

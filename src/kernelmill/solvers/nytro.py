@@ -50,10 +50,17 @@ class Descent(Setup):
 
 @dataclass(eq=False)
 class NYTRO(Solver[Descent, NYTROState]):
-    """iterations: gradient steps, at most; keep: hold K(X,Z) whole; None: where it fits.
+    """Nyström features and gradient descent, regularised by when it stops.
 
     With the defaults it ends where held-out rows are best, with a loss that is within a tenth of
     the targets' variance of the direct solution's, or it warns that the loss still falls.
+
+    Parameters
+    ----------
+    iterations : int, optional
+        Gradient steps, at most.
+    keep : bool, optional
+        Hold K(X,Z) whole. None: where it fits.
     """
 
     iterations: int | None = None

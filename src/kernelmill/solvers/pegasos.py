@@ -50,10 +50,16 @@ class Rows(Setup):
 
 @dataclass(eq=False)
 class Pegasos(Solver[Rows, PegasosState]):
-    """m: rows of a batch. An epoch evaluates n² kernel values.
+    """A support vector machine for each class, by stochastic sub-gradients of the hinge loss.
 
-    Where no number of epochs is given it takes 20, and one more evaluation for the duality gap:
-    the objective is within a fifth of the least there is, or it warns.
+    An epoch evaluates n² kernel values. Where no number of epochs is given it takes 20, and one
+    more evaluation for the duality gap: the objective is within a fifth of the least there is, or
+    it warns.
+
+    Parameters
+    ----------
+    m : int, optional
+        Rows of a batch. None: the plan decides.
     """
 
     m: int | None = None

@@ -36,10 +36,16 @@ class SGPRState(State):
 
 @dataclass(eq=False)
 class SGPR(Solver[InFloat64, SGPRState | None]):
-    """noise: the variance σ² of the noise of one target; None: chosen with the bandwidth, or ridge
-    times the signal's variance where a ridge is given. A sample weight of k is k targets: give
-    weights of mean 1 where they only say which rows matter more. Takes p² memory and 3·n·p²
-    operations.
+    """A sparse Gaussian process with the centers as inducing points: `predict(X, return_std=True)`.
+
+    A sample weight of k is k targets: give weights of mean 1 where they only say which rows matter
+    more. Takes p² memory and 3·n·p² operations.
+
+    Parameters
+    ----------
+    noise : float, optional
+        The variance σ² of the noise of one target. None: chosen with the bandwidth, or the ridge
+        times the signal's variance where a ridge is given.
     """
 
     noise: float | None = None
