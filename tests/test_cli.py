@@ -113,7 +113,7 @@ def test_the_whole_way(files):
     mae = np.average(np.abs(errors), weights=np.arange(300) % 3)
     assert weighted["metrics"]["mae"] == pytest.approx(mae, rel=1e-4)
     assert weighted["intervals"]["mae"][0] < mae < weighted["intervals"]["mae"][1]
-    assert "least number" in typed("report", "m", "test.csv", "--weight", "weight", code=2)
+    assert "smallest value" in typed("report", "m", "test.csv", "--weight", "weight", code=2)
     assert "give one" in typed("report", "m", "test.csv", "--data", "test.csv", code=2)
     assert (
         "Residuals" in page
@@ -317,11 +317,11 @@ def test_what_is_wrong_is_one_sentence_and_an_exit_code(files, what):
 MORE_WRONG = {
     "a checkpoint folder of the user's own": (
         ["--out", "m", "--checkpoint", "other"],
-        "'mine.txt', which is of no run",
+        "'mine.txt', which is not part of a run",
     ),
     "the same and resume": (
         ["--out", "m", "--checkpoint", "other", "--resume"],
-        "'mine.txt', which is of no run",
+        "'mine.txt', which is not part of a run",
     ),
     "a checkpoint folder around the model": (
         ["--out", "w/m", "--checkpoint", "w"],
@@ -329,7 +329,7 @@ MORE_WRONG = {
     ),
     "a checkpoint folder that is a file": (
         ["--out", "m", "--checkpoint", "train.csv"],
-        "is no folder",
+        "is not a folder",
     ),
     "an output without a name": (["--out", "."], "expected the name of a folder"),
     "an output that is a device": (["--out", "/dev/null"], "not a kernelmill model"),

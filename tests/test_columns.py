@@ -447,7 +447,7 @@ def test_what_is_said_of_columns_is_stored(tmp_path):
         ({"a": 3}, "how of 'a' is 3, expected one of"),
         ("ordered", "expected a dictionary from column names"),
         ({"b": "target"}, "'b'"),
-        ({"a": "ordered"}, "no order can be told from values such as 'blue', 'green', 'red'"),
+        ({"a": "ordered"}, "its values, such as 'blue', 'green', 'red', show no order"),
         ({"a": ["low", "high"]}, "its values are others, such as 'blue', 'green', 'red'"),
         ({"a": "numbers"}, "expected texts that are nearly all written in a few ways"),
     ],
@@ -459,7 +459,7 @@ def test_what_cannot_be_said_of_columns_is_one_sentence(how, message):
 
 
 def test_columns_that_are_no_features_cannot_be_encoded():
-    with pytest.raises(InputError, match="how names 'shop', which is no feature"):
+    with pytest.raises(InputError, match="how names 'shop', which is not a feature"):
         learned(FEATURES, Columns(features=["size"], how={"shop": "target"}))
 
 
@@ -665,7 +665,7 @@ def test_names_cannot_be_seen_as_numbers():
 
 def test_what_is_said_twice_or_cannot_be_is_one_sentence():
     rows = heavy().drop(columns="y")
-    with pytest.raises(InputError, match="categorical names 'code', and how of it is 'codes'"):
+    with pytest.raises(InputError, match="'code' is in categorical, and its how is 'codes'"):
         learned(rows, Columns(categorical=["code"], how={"code": "codes"}))
     with pytest.raises(InputError, match="expected at most 32 values, and it has 400 or more"):
         KernelRegressor(columns=Columns(how={"x": "codes"})).fit(heavy(), "y")

@@ -261,9 +261,7 @@ def test_auto_bandwidth_finds_the_relevant_features():
 
 
 def test_more_centers_than_rows_warns():
-    with pytest.warns(
-        UserWarning, match="n_centers=1000 is more than the 400 rows that are trained on"
-    ):
+    with pytest.warns(UserWarning, match="n_centers=1000 is more than the 400 rows to train on"):
         assert KernelRegressor(**FAST, n_centers=1000).fit(X, y).plan_.p == 400
 
 

@@ -577,7 +577,7 @@ def test_decimal_commas_are_numbers_and_said(tmp_path, how):
             model.predict(frame.assign(x=[str(v).replace(".", ",") for v in frame["x"]])), want
         )
         return
-    with pytest.warns(UserWarning, match="in 'x', 'y' have decimal commas"):
+    with pytest.warns(UserWarning, match="in 'x', 'y' are read as decimal commas"):
         again = KernelRegressor(**SETTINGS).fit(comma, "y")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

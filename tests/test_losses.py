@@ -494,7 +494,7 @@ def test_a_loss_survives_saving_and_a_stored_plan(tmp_path, solver):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     repeated = KernelRegressor(**settings, solver=again.plan_, random_state=0).fit(X, y)
     np.testing.assert_array_equal(repeated.predict(X), model.predict(X))
-    with pytest.raises(InputError, match="partial_fit goes on with the square loss"):
+    with pytest.raises(InputError, match="partial_fit needs the square loss"):
         again.partial_fit(X, y)
 
 

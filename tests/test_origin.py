@@ -51,7 +51,7 @@ def test_columns_say_what_they_became(model, tmp_path):
     assert found["when"].became == "parts of a date"
     assert found["same"].notes == ["always the same"]
     assert found["row"].notes == found["key"].notes == ["another value in each row: an ID?"]
-    assert found["again"].notes == ["tells the target almost by itself: known when predicting?"]
+    assert found["again"].notes == ["almost gives the target away: known when predicting?"]
     assert found["money"].notes == ["written like 1,234.5"] and found["money"].holds == "numbers"
     model.save(tmp_path / "m")
     assert load(tmp_path / "m").columns_ == model.columns_
@@ -80,7 +80,7 @@ def test_a_column_that_tells_the_class_is_said(labels):
     found = {column.name: column.notes for column in KernelClassifier(**QUICK).fit(
         rows, labels
     ).columns_}  # fmt: skip
-    assert found["code"] == ["tells the target almost by itself: known when predicting?"]
+    assert found["code"] == ["almost gives the target away: known when predicting?"]
     assert found["a"] == []
 
 

@@ -301,6 +301,29 @@ def test_paths_that_a_page_names_exist(page):
     assert [path for path in inside if not (ROOT / "src" / "kernelmill" / path).exists()] == []
 
 
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("deploy", "export.md"),
+        ("production", "faq.md"),
+        ("metric", "metrics.md"),
+        ("importance", "importance.md"),
+        ("AUC", "metrics.md"),
+        ("GridSearchCV", "metrics.md"),
+        ("categories", "columns.md"),
+        ("calibrated", "sure.md"),
+    ],
+)
+def test_what_people_search_for_is_on_a_fitting_page(word, page):
+    assert word in (ROOT / "docs" / page).read_text()
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert [page for page in pages if f": {page}\n" not in menu] == []
+
+
 def test_no_line_of_a_page_is_very_long():
     for page in [
         ROOT / "README.md",

@@ -228,7 +228,7 @@ def test_weights_count_as_in_scikit_learn(classifier):
         metrics.mean_absolute_error(Y, mean, sample_weight=w)
     )
     assert found.baseline["r2"] == pytest.approx(0, abs=1e-9)
-    with pytest.raises(InputError, match="as its least number"):
+    with pytest.raises(InputError, match="as its smallest value"):
         evaluate(model, X, Y, -w)
 
 
@@ -316,7 +316,7 @@ def test_rows_of_one_class_have_no_curves():
         found = evaluate(two, X[:rows], np.zeros(rows, bool))
         assert found.curves == [] and "roc_auc" not in found.metrics
         text = page(two, "t", found)
-        assert "All rows are of one class" in text and "ROC and precision" not in text
+        assert "All rows belong to one class" in text and "ROC and precision" not in text
         assert pictures(text)
 
 

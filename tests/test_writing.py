@@ -112,7 +112,7 @@ def test_a_file_as_it_comes_is_the_clean_one(name, tmp_path):
         assert model.score(tmp_path / "t.csv", "price") > 0.9
     words = [str(one.message) for one in caught if "not yet" in str(one.message)]
     assert bool(words) == (name == "a word of their own")
-    assert not words or f"{int(GONE.sum())} fields of 'share' are no numbers" in words[0]
+    assert not words or f"{int(GONE.sum())} fields of 'share' are not numbers" in words[0]
 
 
 @pytest.mark.parametrize("name", ["german", "day first", "missing is '-'"])

@@ -1,4 +1,4 @@
-"""kernelmill: kernel models with millions of centers, as easily as a scikit-learn estimator."""
+"""kernelmill: kernel models with millions of centers, as easy to use as scikit-learn's."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class DataFileError(KernelmillError, ValueError):
 
 
 class CheckpointError(KernelmillError, ValueError):
-    """A checkpoint cannot be gone on from: damaged, of other data, or of other settings."""
+    """A checkpoint cannot be resumed: it is damaged, or of other data or settings."""
 
 
 class OutputError(KernelmillError, OSError):

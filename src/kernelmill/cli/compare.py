@@ -49,16 +49,17 @@ def compare(
     target: Target = None,
     task: Task = None,
     rows: Annotated[
-        int, typer.Option(min=20, help="At most so many rows, of which a fifth are for the score.")
+        int,
+        typer.Option(min=20, help="Use at most this many rows; a fifth of them are for the score."),
     ] = 20_000,
     n_centers: Annotated[
-        int, typer.Option(help="Centers of the solvers that have fewer than rows.")
+        int, typer.Option(help="Centers, for solvers that take fewer of them than rows.")
     ] = 2000,
     part: Part = None,
     json_: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Train the same data with every solver, and show score and seconds on rows kept out."""
+    """Train the same data with every solver, and show seconds, and scores of held-out rows."""
     import numpy as np
 
     say = words(quiet=json_)

@@ -31,7 +31,7 @@ EXIT_CODES = {
     USAGE: "a flag, a value or a column that cannot be used",
     DATA: "data that cannot be read",
     MODEL: "a model that cannot be read",
-    CHECKPOINT: "a checkpoint that cannot be gone on from",
+    CHECKPOINT: "a checkpoint that cannot be resumed",
     WRITING: "an output that cannot be written",
     MEMORY: "not enough memory",
     LOST: "another process of the same job was lost",

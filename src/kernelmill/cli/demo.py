@@ -20,7 +20,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("kernelmill-demo"),
     debug: Debug = False,
 ) -> None:
-    """Show the whole way on a small data set: train, evaluate, predict and report."""
+    """Show every step on a small data set: train, evaluate, predict and report."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(
             f"--out {str(out)!r} is there already; choose another folder, nothing was written."

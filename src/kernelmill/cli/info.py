@@ -27,7 +27,7 @@ class ModelFacts(TypedDict):
 
 @command
 def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
-    """Say what a model is."""
+    """Show what a model is, and what its columns became."""
     from .. import load
 
     found = load(model, ranks=1)

@@ -25,10 +25,11 @@ Target = Annotated[
 ]
 Weight = Annotated[str | None, typer.Option(help="The column of sample weights.")]
 Task = Annotated[
-    str | None, typer.Option(help="classification or regression. (default: told from the target)")
+    str | None, typer.Option(help="classification or regression. (default: decided by the target)")
 ]
 Part = Annotated[
-    str | None, typer.Option(help="Of an .npz file with X_train … y_test: train or test.")
+    str | None,
+    typer.Option(help="Which part of an .npz file with X_train … y_test to use: train or test."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 MemoryBudget = Annotated[str | None, typer.Option(help="Such as 8GB. (default: what is free)")]

@@ -37,18 +37,18 @@ def check_places(folder: Path, run: Path | None, resume: bool) -> None:
     check_writable(run)
     named = f"--checkpoint {str(run)!r}"
     if run.exists() and not run.is_dir():
-        raise InputError(f"{named} is no folder; choose another one.")
+        raise InputError(f"{named} is not a folder; choose another one.")
     if run.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise InputError(f"{named} would hold the model too; choose a folder of its own.")
     own, others = contents(run)
     if others:
-        what = f"holds {others[0].name!r}, which is of no run"
+        what = f"holds {others[0].name!r}, which is not part of a run"
         raise InputError(f"{named} {what}; choose a folder of its own.")
     if own and not resume:
-        todo = "go on with it by --resume, or delete that folder to begin anew"
-        raise InputError(f"{str(run)!r} holds a run that did not end; {todo}.")
+        todo = "resume it with --resume, or delete that folder to start again"
+        raise InputError(f"{str(run)!r} holds an unfinished run; {todo}.")
     if resume and not own:
-        note(f"there is no run in {run} to go on with; this one begins anew.")
+        note(f"there is no run in {run} to resume; a new one begins.")
 
 
 def write_page(

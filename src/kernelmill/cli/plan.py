@@ -38,7 +38,7 @@ def plan(
     json_: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say what a fit would take, solver by solver, before anything is trained."""
+    """Predict what a fit would take, solver by solver, before anything is trained."""
     from .. import plan as forecast
 
     regression = outputs == 1

@@ -37,12 +37,12 @@ def predict(
     ] = None,
     intervals: Annotated[
         bool,
-        typer.Option("--intervals", help="95 % intervals; of a model trained with --solver sgpr."),
+        typer.Option("--intervals", help="95 % intervals, for a model trained with --solver sgpr."),
     ] = False,
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the data to copy beside the predictions, with commas between."
+            help="Columns of the data to copy next to the predictions, separated by commas."
         ),
     ] = None,
     part: Part = None,

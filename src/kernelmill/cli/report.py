@@ -37,7 +37,9 @@ def report(
     from .. import load
 
     if table is not None and data is not None:
-        raise InputError(f"two data were given, {str(table)!r} and --data {str(data)!r}; give one.")
+        raise InputError(
+            f"two data files were given, {str(table)!r} and --data {str(data)!r}; give one."
+        )
     data = data or table
 
     path = out or model.resolve().with_name(model.resolve().name + ".html")
@@ -53,6 +55,4 @@ def report(
         return
     results().print(f"Report written to {escape(str(path))}.")
     if data is None:
-        words().print(
-            "With a file of data it also shows how good the model is on rows of that file."
-        )
+        words().print("With a data file it also shows how good the model is on those rows.")

@@ -66,25 +66,27 @@ def train(
     ] = None,
     ridge: Annotated[float | None, typer.Option(help="(default: chosen on a sample)")] = None,
     class_weight: Annotated[
-        str | None, typer.Option(help="balanced: every class counts alike.")
+        str | None, typer.Option(help="balanced: every class counts the same.")
     ] = None,
     weight: Weight = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Columns to use, with commas between them. (default: all others)"),
+        typer.Option(help="Columns to use, separated by commas. (default: all others)"),
     ] = None,
     categorical: Annotated[
         str | None, typer.Option(help="Columns of numbers that are names, such as codes.")
     ] = None,
     exclude: Annotated[
-        str | None, typer.Option(help="Columns not to use, with commas between them.")
+        str | None, typer.Option(help="Columns to leave out, separated by commas.")
     ] = None,
     missing: Annotated[
         str | None, typer.Option(help="impute or refuse missing values. (default: impute)")
     ] = None,
     na_values: Annotated[
         str | None,
-        typer.Option(help="What is missing too, beside blanks, -, na, unknown: such as -999,x."),
+        typer.Option(
+            help="What else means a missing value, besides blanks, -, na, unknown: such as -999,x."
+        ),
     ] = None,
     decimal: Annotated[
         str | None, typer.Option(help="The mark before decimals: . or , (default: found)")
@@ -93,18 +95,18 @@ def train(
         str | None, typer.Option(help="The mark between thousands. (default: found)")
     ] = None,
     drop_duplicates: Annotated[
-        bool | None, typer.Option("--drop-duplicates", help="Take rows that are the same once.")
+        bool | None, typer.Option("--drop-duplicates", help="Count identical rows once.")
     ] = None,
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds that the fit should take.")
     ] = None,
     validation_fraction: Annotated[
-        float | None, typer.Option(help="Part of the rows kept out for a validation score.")
+        float | None, typer.Option(help="Share of the rows held out for a validation score.")
     ] = None,
     scoring: Annotated[
         str | None,
         typer.Option(
-            help="What decides: accuracy, log_loss, roc_auc, balanced_accuracy, f1; r2, rmse, …"
+            help="What to aim for: accuracy, log_loss, roc_auc, balanced_accuracy, f1; r2, rmse, …"
         ),
     ] = None,
     random_state: Annotated[
@@ -113,7 +115,7 @@ def train(
     device: Device = None,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes or GPUs of this machine to share it. (default: 1)"),
+        typer.Option(min=1, help="Processes or GPUs of this machine to use. (default: 1)"),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="auto, float64, float32, tf32, float16, bfloat16 or float8.")
@@ -127,12 +129,12 @@ def train(
         str | None, typer.Option(help="Such as 30s, 5m or 2h; never turns them off. (default: 5m)")
     ] = None,
     resume: Annotated[
-        bool | None, typer.Option("--resume", help="Go on with a run that was stopped or killed.")
+        bool | None, typer.Option("--resume", help="Resume a run that was stopped or killed.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="A TOML file of settings, named as here and in Python. Flags go before it."
+            help="A TOML file of settings, named as here and in Python. Flags override it."
         ),
     ] = None,
     part: Part = None,
@@ -141,10 +143,9 @@ def train(
 ) -> None:
     """Train a model on a data file, and save it.
 
-    Whether to classify or to regress is told from the target; kernel, number
+    Whether to classify or to regress is decided by the target; kernel, number
     of centers and solver are chosen for the data and the machine. Checkpoints
-    are kept beside the model while it trains: a run that was killed goes on
-    with --resume.
+    are kept beside the model while it trains: --resume continues a run that was killed.
     """
     flags = dict(locals())
     started = time.perf_counter()
@@ -170,7 +171,7 @@ def train(
     kind, why = task_of(table.column(name), name, asked)
     say.print(
         f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}"
-        + ("." if asked else " (--task says otherwise).")
+        + ("." if asked else " (--task changes that).")
     )
     read = time.perf_counter() - started
     model = _fit(settings, table, name, kind, run, quiet=json_)
@@ -244,7 +245,7 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
     partial = folder.with_name(folder.name + ".stopped")
     if model._interrupted:
         model.save(partial)
-        todo = f"go on with the same command and --resume; what was learned is in {str(run)!r}"
+        todo = f"continue with the same command and --resume; what was learned is in {str(run)!r}"
         raise KeyboardInterrupt(
             f"stopped after {model.n_iter_} of {model.plan_.epochs} epochs;"
             f" {todo if kept else 'no checkpoint was kept'}. The model as it is now is in"

@@ -31,7 +31,7 @@ def warmup(
     from ..ops.warm import warm_up
 
     if not torch.cuda.is_available():
-        raise InputError("there is no GPU here, and nothing to compile: fits may begin.")
+        raise InputError("there is no GPU here, so there is nothing to compile.")
     device, start = torch.device("cuda"), time.perf_counter()
     shapes = [*USUAL, (64, "float64")]
     if has_eight_bits(device):

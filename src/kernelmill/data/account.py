@@ -145,7 +145,7 @@ def _notes(values: np.ndarray, targets: np.ndarray) -> list[str]:
     if distinct == len(known) and whole and (texts or _counts_up(known)):
         found.append("another value in each row: an ID?")
     if there.all() and _explained(None if texts else known, codes, distinct, targets) >= NEARLY:
-        found.append("tells the target almost by itself: known when predicting?")
+        found.append("almost gives the target away: known when predicting?")
     return found
 
 

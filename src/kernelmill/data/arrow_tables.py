@@ -62,8 +62,8 @@ class ArrowTable(Table):
                 low, high = start - self.cuts[i], min(stop, self.cuts[i + 1]) - self.cuts[i]
                 if len(block) != self.cuts[i + 1] - self.cuts[i]:
                     raise DataFileError(
-                        f"{self.where} has {len(block)} rows where its own account says otherwise;"
-                        " it is damaged."
+                        f"{self.where} has {len(block)} rows where it declares another number; it"
+                        " is damaged."
                     )
                 for name, found in parts.items():
                     rows = block[name].slice(low, high - low).combine_chunks()

@@ -85,7 +85,7 @@ class Category:
             example = texts[new][0]
             warn(
                 f"most values of {self.name!r}, such as {example!r}, were not in the training data;"
-                " check that they are written alike."
+                " check that they are spelled the same way."
             )
 
     def validate(self) -> None:

@@ -27,7 +27,7 @@ def check_finite(values: np.ndarray, names: list[str], where: str) -> None:
     if not np.isfinite(values).all():
         bad = np.flatnonzero(~np.isfinite(values).all(0))
         what = "infinite values" if not np.isnan(values).any() else "missing or infinite values"
-        raise DataFileError(f"{where} has {what} in {_listed(names, bad)}; mend or drop them.")
+        raise DataFileError(f"{where} has {what} in {_listed(names, bad)}; fix or drop them.")
     limit = _largest(values)
     if values.size and np.abs(values).max() > limit:
         bad = np.flatnonzero(np.abs(values).max(0) > limit)
@@ -40,8 +40,8 @@ def check_finite(values: np.ndarray, names: list[str], where: str) -> None:
 def refuse(lost: np.ndarray, names: list[str], where: str) -> None:
     bad = np.flatnonzero(lost)
     raise DataFileError(
-        f"{where} has {int(lost.sum())} missing values, in {_listed(names, bad)}; mend them, or say"
-        " columns=Columns(missing='impute')."
+        f"{where} has {int(lost.sum())} missing values, in {_listed(names, bad)}; fill them in, or"
+        " set columns=Columns(missing='impute')."
     )
 
 

@@ -115,7 +115,7 @@ class Columns(Settings):
         for name, way in (self.how or {}).items():
             if isinstance(way, str) and way in OF_NUMBERS and name in (self.categorical or []):
                 raise InputError(
-                    f"columns: categorical names {name!r}, and how of it is {way!r}, which is for"
+                    f"columns: {name!r} is in categorical, and its how is {way!r}, which is for"
                     " numbers; leave one of them out."
                 )
             if isinstance(way, str):

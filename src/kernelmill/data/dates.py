@@ -65,7 +65,7 @@ def second_of(value: object) -> float:
         return float(seconds(np.array([value]))[0])
     if not isinstance(value, datetime):
         if not isinstance(value, date):
-            raise ValueError(f"{value!r} is no date")
+            raise ValueError(f"{value!r} is not a date")
         value = datetime(value.year, value.month, value.day)
     since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(
         1970, 1, 1, tzinfo=UTC

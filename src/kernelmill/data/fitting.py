@@ -174,7 +174,7 @@ def _check_way(table: Table, names: list[str], name: str, way: str | list[str]) 
     """Raise unless a column of which the user says how it is encoded is a feature of that kind."""
     field = table.field(name)
     if name not in names:
-        raise InputError(f"columns: how names {name!r}, which is no feature; leave it out.")
+        raise InputError(f"columns: how names {name!r}, which is not a feature; leave it out.")
     if field.width > 1:
         raise InputError(f"columns: how names {name!r}, which is a matrix, expected a column.")
     if way in OF_NUMBERS and field.kind != "number":

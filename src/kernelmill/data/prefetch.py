@@ -78,4 +78,4 @@ def _get(queue: Queue[S], thread: threading.Thread) -> S:
             return queue.get(timeout=5)
         except Empty:
             if not thread.is_alive():
-                raise RuntimeError("the thread that reads ahead ended without a word") from None
+                raise RuntimeError("the thread that reads ahead ended unexpectedly") from None

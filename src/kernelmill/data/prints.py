@@ -119,8 +119,8 @@ class Files:
             how = "was removed" if now == GONE else "changed"
             if now[0] != before[0] or not self._marks or self._mark(i) != self._marks[i]:
                 raise DataFileError(
-                    f"{str(path)!r} {how} while it was read; the fit is not valid: begin again, and"
-                    " leave the file as it is until the end."
+                    f"{str(path)!r} {how} while it was read; the fit is not valid: start again, and"
+                    " leave the file alone until it ends."
                 )
             if not self._whole():
                 warn_of_copy(path)
@@ -177,6 +177,6 @@ def _read_at(file: FileIO, count: int, at: int) -> bytes:
 
 def warn_of_copy(path: Path | str) -> None:
     warn(
-        f"{str(path)!r} has another time than before, and the same size and sampled blocks: it is"
+        f"{str(path)!r} has a new modification time, but the same size and sampled blocks: it is"
         " taken for the same file."
     )

@@ -47,7 +47,7 @@ def fetch(X: str | os.PathLike) -> Copy:
             " 'kernelmill[remote]'."
         ) from None
     except ValueError as error:
-        raise InputError(f"{url!r} cannot be opened ({error}); check its beginning.") from None
+        raise InputError(f"{url!r} cannot be opened ({error}); check how it begins.") from None
     try:
         copy = Copy(url, PurePosixPath(urlsplit(path).path).name or "data")
         with room():

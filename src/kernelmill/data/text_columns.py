@@ -67,8 +67,8 @@ def _order(
         order = None if way is None and many else find_order(counts, way == "ordered")
         if order is None and way == "ordered":
             raise InputError(
-                f"columns: how of {name!r} is 'ordered', and no order can be told from values such"
-                f" as {_some(counts)}; give them as a list, lowest first."
+                f"columns: how of {name!r} is 'ordered', and its values, such as"
+                f" {_some(counts)}, show no order; give them as a list, lowest first."
             )
         return order
     order = given_order(way)
@@ -79,9 +79,7 @@ def _order(
             f" others, such as {_some(others)}."
         )
     if others:
-        warn(
-            f"columns: how of {name!r} does not list {others[0]!r}; it counts as one in the middle."
-        )
+        warn(f"columns: how of {name!r} does not list {others[0]!r}; it is put in the middle.")
     return order
 
 

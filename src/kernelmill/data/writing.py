@@ -263,19 +263,19 @@ def _say(where: str, name: str, found: Found) -> None:
     kind = WORDS[found.writing.kind]
     if found.others:
         warn(
-            f"{where}: {found.rows} fields of {name!r} are no {kind}, such as {found.example}, and"
-            f" count as missing; name {name!r} as categorical if they mean something."
+            f"{where}: {found.rows} fields of {name!r} are not {kind}, such as {found.example}, and"
+            f" count as missing; put {name!r} in categorical if they mean something."
         )
     if found.doubtful and found.writing.kind == "date":
         warn(
-            f"{where}: the dates in {name!r} are read with the day before the month, and none tells"
-            " whether that is meant; write them as 2024-12-31 if not."
+            f"{where}: the dates in {name!r} are read with the day first, though nothing in them"
+            " shows it; write them as 2024-12-31 if that is wrong."
         )
     elif found.doubtful:
         mark = "thousands" if found.writing.thousands else "decimal"
         warn(
-            f"{where}: the commas in {name!r} are read as {mark} marks, and none tells whether that"
-            " is meant; say decimal=',' or thousands=',' if not."
+            f"{where}: the commas in {name!r} are read as {mark} marks, though nothing in them"
+            " shows it; set decimal='.' or decimal=',' to settle it."
         )
 
 

@@ -22,8 +22,8 @@ SILENCE = 20.0  # seconds without a word after which a rank is taken for lost
 LOST = 8  # exit code of a process that is ended because another one was lost
 
 GONE = (
-    "another rank was lost ({}); start the job again with resume=True to go on from its last"
-    " checkpoint."
+    "another rank was lost ({}); start the job again with resume=True to resume from its"
+    " last checkpoint."
 )
 
 
@@ -65,7 +65,7 @@ class Pulse:
         """Who does not come any more, as a sentence, or nothing."""
         if not self._told and self._quiet > self._silence:
             self._told = GONE.format(
-                f"nothing was heard of rank {self._following} for {self._silence:g} s"
+                f"nothing was heard from rank {self._following} for {self._silence:g} s"
             )
         for rank, begun, said in self._others:
             if not self._told and begun < self._ranks.begun and not (said and begun in self._own):

@@ -225,7 +225,7 @@ def _said_when_late(comm: Communicator, call: str) -> Iterator[None]:
     it.
     """
     text = (
-        "rank %d has waited %g s in %s for another rank, and goes on waiting; all ranks call fit,"
+        "rank %d has waited %g s in %s for another rank, and keeps waiting; all ranks call fit,"
         " predict, score and save together"
     )
     with _unless_done_in(LATE, lambda: log.warning(text, comm.rank, LATE, call)):

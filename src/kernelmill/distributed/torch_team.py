@@ -274,6 +274,6 @@ def join(device: str, wanted: int | None = None) -> Communicator:
     if wanted is not None and wanted != comm.size:
         raise InputError(
             f"ranks={wanted} was given in a job of {comm.size}; leave it out, set ranks=1 to fit"
-            f" alone, or start the script by `torchrun --nproc-per-node {wanted}`."
+            f" alone, or start the script with `torchrun --nproc-per-node {wanted}`."
         )
     return comm

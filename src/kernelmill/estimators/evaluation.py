@@ -118,8 +118,8 @@ def _weights(given: ArrayLike | None, n: int) -> np.ndarray:
         raise InputError(f"sample_weight has shape {w.shape}, expected ({n},): one for each row.")
     if not np.isfinite(w).all() or (w < 0).any() or not w.any():
         raise InputError(
-            f"sample_weight has {w.min():g} as its least number; weights are 0 or more, and one of"
-            " them is above 0."
+            f"sample_weight has {w.min():g} as its smallest value; weights have to be 0 or more,"
+            " and not all 0."
         )
     return w
 
@@ -313,7 +313,9 @@ def _of_numbers(y: np.ndarray, predicted: np.ndarray, w: np.ndarray) -> Evaluati
             f"the target has shape {y.shape}, and the model's predictions {predicted.shape}."
         )
     if not np.isfinite(y).all():
-        raise DataFileError(f"the target has {int((~np.isfinite(y)).sum())} values without number.")
+        raise DataFileError(
+            f"the target has {int((~np.isfinite(y)).sum())} values that are not numbers."
+        )
     y, predicted = y.reshape(len(y), -1), predicted.reshape(len(y), -1)
     scores = NumberScores.of(y, predicted)
     mean = np.average(y, axis=0, weights=w)

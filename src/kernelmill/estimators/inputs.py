@@ -174,8 +174,8 @@ def as_table(
     """
     if shuffled(X):
         raise InputError(
-            "the torch loader shuffles its rows, or drops some: predictions could not be told"
-            " apart; set shuffle=False."
+            "the torch loader shuffles its rows, or drops some: predictions could not be"
+            " matched to rows; set shuffle=False."
         )
     if encoder is None:
         table = opened(X, in_memory)

@@ -238,7 +238,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             )
             raise InputError(
                 f"y holds texts, such as {str(first)!r}, expected numbers; use KernelClassifier for"
-                " labels, or mend the column."
+                " labels, or fix the column."
             )
         y = check_array(
             y, ensure_2d=False, dtype=[np.float64, np.float32], input_name="y", allow_nd=False

@@ -45,7 +45,7 @@ def check_weights(sample_weight: DataLike, n: int) -> Tensor:
         w = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(
-            "sample_weight holds something that is no number, expected a weight of 0 or more for"
+            "sample_weight holds something that is not a number, expected a weight of 0 or more for"
             " each row."
         ) from None
     w = np.full(n, w) if w.ndim == 0 else w

@@ -220,7 +220,7 @@ class GeneralisedExponential(Radial):
         if positive("GeneralisedExponential", "gamma", self.gamma) > 2:
             raise InputError(
                 f"GeneralisedExponential: gamma={self.gamma!r} was given, expected 0 < gamma ≤ 2;"
-                " above 2 it is no kernel."
+                " above 2 it is not a kernel."
             )
 
     def profile(self, sq_dist: Tensor) -> Tensor:

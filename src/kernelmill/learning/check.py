@@ -150,7 +150,7 @@ def _warn(found: Check, fitted: Fitted) -> None:
     plan = fitted.plan
     digits = "" if plan.precision == "float64" else "precision='float64', "
     warn(
-        f"the model's error on {found.rows} rows is {found.found:.3g}, and {found.expected:.3g}"
+        f"the model's error on {found.rows} rows is {found.found:.3g}, but {found.expected:.3g}"
         f" was expected from a sample (solver {plan.solver!r}, {plan.precision}); try"
         f" {digits}another solver or more epochs."
     )

@@ -150,7 +150,7 @@ class Warm:
         if self.sharded and not as_many(self.model.comm, team):
             raise InputError(
                 f"warm_start=True, but {self.model.comm.size} ranks share the model and"
-                f" {team.size} would go on with it; load it anew."
+                f" {team.size} would continue it; load it again."
             )
 
     def weights(self, design: Design, data: Data, team: Communicator) -> Tensor:
@@ -195,8 +195,8 @@ class Start:
             return len(self.own)
         if request.n_centers is not None and request.n_centers > n:
             warn(
-                f"n_centers={request.n_centers} is more than the {n} rows that are trained on:"
-                " each of them is a center."
+                f"n_centers={request.n_centers} is more than the {n} rows to train on: each of"
+                " them becomes a center."
             )
         return None if request.n_centers is None else min(n, request.n_centers)
 

@@ -116,7 +116,7 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
     require_whole(model, "partial_fit")
     if model.uncertainty is not None:
         raise InputError(
-            "partial_fit cannot go on with a Gaussian process; fit it again with all rows."
+            "partial_fit cannot continue a Gaussian process; fit it again with all rows."
         )
     _require_square(request, before.plan)
     X = chunk.X
@@ -133,8 +133,8 @@ def _require_square(request: Request, plan: Plan) -> None:
     for loss in (solvers.loss_of(one).name for one in given):
         if loss != "square":
             raise InputError(
-                f"partial_fit goes on with the square loss, and this model has the {loss} loss; fit"
-                " it anew."
+                f"partial_fit needs the square loss, and this model has the {loss} loss; fit"
+                " it again."
             )
 
 
@@ -142,7 +142,7 @@ def require_whole(model: KernelModel, what: str) -> None:
     """Raise where ranks share the model."""
     if not is_alone(model.comm):
         raise InputError(
-            f"{what} goes on in one process, and this model is shared by {model.comm.size} ranks;"
+            f"{what} runs in one process, and this model is shared by {model.comm.size} ranks;"
             " use load(folder, ranks=1)."
         )
 

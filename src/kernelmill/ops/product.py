@@ -411,7 +411,7 @@ class KernelProduct:
                     raise
                 self.tile_bytes //= 2
                 log.warning(
-                    "out of memory: going on with kernel tiles of %.1f MiB.",
+                    "out of memory: continuing with kernel tiles of %.1f MiB.",
                     self.tile_bytes / 2**20,
                 )
 

@@ -61,7 +61,7 @@ def warming_up(d: int, outputs: int, precision: str, device: torch.device) -> It
                     if not left.is_set():
                         warm_up(kernel, d, outputs, precision, device)
         except Exception as error:  # the run will say so itself, if it matters
-            log.info("compiling ahead was left: %s", error)
+            log.info("compiling ahead was given up: %s", error)
 
     thread = threading.Thread(target=work)
     thread.start()

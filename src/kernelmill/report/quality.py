@@ -28,14 +28,14 @@ METRICS = {
     "rows_of_unknown_classes": "rows of unknown classes",
 }
 MEANINGS = {
-    "accuracy": "share of rows whose class is predicted right",
-    "balanced_accuracy": "the same share, where every class counts alike",
+    "accuracy": "share of rows whose class is predicted correctly",
+    "balanced_accuracy": "the same share, with every class counting equally",
     "log_loss": "how wrong the probabilities are; less is better",
     "roc_auc": "how often the right one of two rows has the higher probability; 0.5 is chance",
     "average_precision": "how pure the top of the ranking is; 1 is perfect",
-    "f1": "what is found and what is right of it, in one number; 1 is perfect",
+    "f1": "how much is found, and how much of it is right, in one number; 1 is perfect",
     "r2": "share of the target's variance that is explained; 1 is perfect",
-    "rmse": "typical error, large ones count more; less is better",
+    "rmse": "typical error, with large ones counting more; less is better",
     "mae": "average error; less is better",
     "largest_error": "of all rows",
     "rows_of_unknown_classes": "which no model could predict; they count as wrong",
@@ -118,7 +118,9 @@ def headline(found: Evaluation) -> list[str]:
     """How good the model is, in sentences for whoever has never seen a metric."""
     said = _said_of_classes(found) if found.task == "classification" else _said_of_numbers(found)
     if found.rows < FEW_ROWS:
-        said.append(f"There are only {found.rows:,} rows: more of them would say it better.")
+        said.append(
+            f"There are only {found.rows:,} rows: more of them would give a clearer answer."
+        )
     return said
 
 
@@ -141,10 +143,10 @@ def _said_of_classes(found: Evaluation) -> list[str]:
             f" the area under the ROC curve, {written('', area, limits)}{range_}."
         )
     if strange := found.metrics.get("rows_of_unknown_classes"):
-        said.append(f"{strange:,} rows are of classes that the model does not know.")
+        said.append(f"{strange:,} rows belong to classes that the model does not know.")
     if found.confusion is not None and np.count_nonzero(found.confusion.sum(1)) == 1:
         said.append(
-            "All rows are of one class: how well classes are told apart cannot be seen from them."
+            "All rows belong to one class: they cannot show how well the model tells classes apart."
         )
     return said
 

@@ -144,7 +144,7 @@ class ASkotch(Solver[Blocks, ASkotchState]):
         far = math.sqrt((state.loss or 0.0) / max(energy, 1e-300))
         if plan.epochs == EPOCHS and far > FAR:
             why = (
-                f"they were all that were allowed, and residuals are {far:.0%} of the targets: use"
+                f"no more were allowed, and residuals are {far:.0%} of the targets: use"
                 " more, or a larger ridge"
             )
             yield Report("epoch", state, short=why)

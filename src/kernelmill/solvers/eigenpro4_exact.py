@@ -78,7 +78,7 @@ class EigenPro4Exact(Solver[Factors, State]):
             yield Report("epoch", state, loss)
         if chosen and not moved < MOVED:
             why = (
-                "they were all that were allowed, and the last round moved predictions by"
+                "no more were allowed, and the last round moved predictions by"
                 f" {moved:.0e}: use more epochs"
             )
             yield Report("epoch", state, short=why)

@@ -168,7 +168,7 @@ def prepare_measured(
                 K, points, X_s, pre, M, True, plan, cholesky(K, points, plan.p, comm), near
             )
         except NotPositiveDefinite as error:
-            log.warning("%s Going on with projection='carried'.", error)
+            log.warning("%s Continuing with projection='carried'.", error)
             plan = replace(plan, projection="carried")
     project = Pass(
         K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm

@@ -107,7 +107,7 @@ class Falkon(Solver[Equations, FalkonState | None]):
         if not squares and not base.ridge > 0:
             raise InputError(
                 f"loss={self.loss!r} needs a ridge above 0: without one, weights may grow without"
-                " end."
+                " bound."
             )
         most = (ITERATIONS, SMOOTH_ITERATIONS) if squares else (NEWTON_STEPS, SMOOTH_NEWTON_STEPS)
         plan = replace(
@@ -245,7 +245,7 @@ def conjugate_gradients(setup: Equations, state: FalkonState | None) -> Iterator
         yield Report("epoch", state, loss)
     if state.epoch == plan.epochs > 1 and far(10):
         why = (
-            "they were all that were allowed, and it is far from its tolerance yet: use more, a"
+            "no more were allowed, and it is still far from its tolerance: use more, a"
             " larger ridge or solver='direct'"
         )
         yield Report("epoch", state, short=why)
@@ -315,7 +315,7 @@ def newton(setup: Equations, state: FalkonState | None, loss: Objective) -> Iter
             return
         if state.epoch == plan.epochs > 1 and gain > (10 * setup.tolerance) ** 2 * abs(value):
             why = (
-                "they were all that were allowed, and the loss still falls: use more iterations, or"
+                "no more were allowed, and the loss still falls: use more iterations, or"
                 " a larger ridge"
             )
             yield Report("epoch", state, short=why)

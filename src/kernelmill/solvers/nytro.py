@@ -122,7 +122,7 @@ class NYTRO(Solver[Descent, NYTROState]):
         chosen = self.iterations is None and plan.epochs == ITERATIONS
         if chosen and (state.loss or 0.0) < (1 - FALLING) * late:
             why = (
-                "they were all that were allowed, and the loss still falls: use more iterations, or"
+                "no more were allowed, and the loss still falls: use more iterations, or"
                 " solver='falkon'"
             )
             yield Report("epoch", state, short=why)

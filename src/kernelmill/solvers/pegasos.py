@@ -132,9 +132,7 @@ class Pegasos(Solver[Rows, PegasosState]):
                 yield Report(
                     "epoch",
                     state,
-                    short=(
-                        f"they were all that were allowed, and {may}: use more, or a larger ridge"
-                    ),
+                    short=(f"no more were allowed, and {may}: use more, or a larger ridge"),
                 )
 
 

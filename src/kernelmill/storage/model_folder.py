@@ -284,7 +284,7 @@ def load_model(
     if isinstance(content.get("kernel"), dict) and content["kernel"].get("$kernel") == "custom":
         if kernel is None:
             raise InputError(
-                f"{str(folder)!r} has a kernel function of its user's, never stored; call"
+                f"{str(folder)!r} was trained with a kernel function, which is never stored; call"
                 " load(path, kernel=function)."
             )
         own = kernels.resolve(kernel)
@@ -333,7 +333,7 @@ def _pair(folder: Path, comm: Communicator) -> tuple[dict[str, Json], dict[str, 
     mine = content["weights_sha256"]
     if comm.all_sum(torch.tensor(float(comm.same(lambda: mine) != mine))).item():
         raise ModelFileError(
-            f"{str(folder)!r} was saved anew while the ranks were reading it; load it again."
+            f"{str(folder)!r} was saved again while the ranks were reading it; load it again."
         )
     return content, tensors
 
@@ -373,8 +373,7 @@ def _description(path: Path, text: bytes) -> dict[str, Json]:
         )
     if _deeper(content, DEEPEST):
         raise ModelFileError(
-            f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} lists within"
-            " each other."
+            f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} nested lists."
         )
     found = content.get("version")
     if not isinstance(found, int) or not 1 <= found <= VERSION:

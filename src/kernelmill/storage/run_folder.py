@@ -213,7 +213,7 @@ class Run(NoRun):
             self.saved = cast("Saved | None", self._first(states, everybody))
             if self.saved and not self.choices:
                 raise CheckpointError(
-                    f"{str(folder)!r} has checkpoints and not the choices they belong to; choose"
+                    f"{str(folder)!r} has checkpoints, but not the choices they belong to; choose"
                     " another folder."
                 )
         except KernelmillError:
@@ -248,7 +248,7 @@ class Run(NoRun):
         if (chosen or states) and not resume:
             self.close()
             raise InputError(
-                f"checkpoint={str(folder)!r} holds a run already; set resume=True to go on with"
+                f"checkpoint={str(folder)!r} holds a run already; set resume=True to resume"
                 " it, or choose another folder."
             )
         return chosen, states
@@ -285,7 +285,7 @@ class Run(NoRun):
                 warn(f"{error} The one before is used.")
         if said:
             raise CheckpointError(
-                f"nothing in {str(self.folder)!r} can be gone on from: {said[0]} Restore it, or"
+                f"nothing in {str(self.folder)!r} can be resumed: {said[0]} Restore it, or"
                 " choose another folder."
             )
         return None
@@ -307,7 +307,7 @@ class Run(NoRun):
         if changed:
             name = changed[0]
             raise CheckpointError(
-                f"checkpoint={str(self.folder)!r} is of a run with {name} ="
+                f"checkpoint={str(self.folder)!r} holds a run with {name} ="
                 f" {shorten(before.get(name))}, this one has {shorten(identity[name])}; give the"
                 " same data and settings, or choose another folder."
             )
@@ -433,8 +433,8 @@ class Run(NoRun):
                     failed = error.strerror
             why = failed or "by another rank"
             text = (
-                f"no checkpoint could be written to {str(self.folder)!r} ({why}); training goes"
-                " on, the last one is kept."
+                f"no checkpoint could be written to {str(self.folder)!r} ({why}); training"
+                " continues, the last one is kept."
             )
             if self._warned:
                 log.warning(text)
@@ -543,7 +543,7 @@ def _plain(part: Path) -> dict[str, Json]:
         raise ValueError("its checksum does not match")
     plain = json.loads(outer["content"])
     if plain["format"] != FORMAT or plain["version"] not in (1, 2, VERSION):
-        raise ValueError("it is of another version")
+        raise ValueError("it was written by another version")
     return plain
 
 

@@ -154,7 +154,7 @@ def _warn_of_commas(guesses: Guesses, where: str) -> None:
     commas = [name for name, guess in guesses.items() if guess.has_commas]
     if commas:
         listed = ", ".join(map(repr, commas[:5]))
-        warn(f"{where}: the numbers in {listed} have decimal commas, and are read so.")
+        warn(f"{where}: the commas in {listed} are read as decimal commas.")
 
 
 def _culprit(said: str, names: list[str]) -> str | None:

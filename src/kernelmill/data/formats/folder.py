@@ -35,7 +35,7 @@ def _open(formats: Sequence[Format], folder: Path, limit: int, kinds: Kinds) -> 
             f" {', '.join(expected)}."
         )
     if len(known) < len(files):
-        log.warning("%s: %d files that are no data are left out", where, len(files) - len(known))
+        log.warning("%s: %d files are not data, and are left out", where, len(files) - len(known))
     format = _only(formats, known)
     if format is not None and format.open_shards is not None:
         return format.open_shards(known, where, limit)

@@ -59,7 +59,7 @@ def fitting(arrays: dict[str, Held], where: str) -> dict[str, Held]:
     found = {name: a for name, a in usable.items() if len(a) == rows}
     if len(found) < len(arrays):
         others = ", ".join(sorted({*arrays} - {*found}))
-        log.warning("%s: %s left out, having no %d rows", where, others, rows)
+        log.warning("%s: %s left out, without %d rows", where, others, rows)
     return found
 
 

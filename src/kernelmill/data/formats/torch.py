@@ -45,8 +45,8 @@ class _Rows:
         self._kind = self._kind or kind
         if kind != self._kind:
             raise DataFileError(
-                f"{WHERE} gave rows of {x.shape[1]} features after rows of {self._kind[1]}; they"
-                " need one length."
+                f"{WHERE} gave rows of {x.shape[1]} features after rows of {self._kind[1]}; all"
+                " need the same length."
             )
         self._n += len(x)
         self._size += x.nbytes
