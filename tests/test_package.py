@@ -270,17 +270,49 @@ def listed_in_the_reference() -> list[tuple[str, object]]:
     return [(path, pydoc.locate(path)) for path in paths]
 
 
+def parameters_with_a_sentence(entry: object) -> list[str]:
+    section = inspect.getdoc(entry).partition("Parameters\n---")[2].split("\nAttributes\n---")[0]
+    found = re.findall(r"^(\*{0,2}\w+(?:, \w+)*)(?: : .+)?\n {4}\S", section, re.MULTILINE)
+    return sorted(name.strip("*") for names in found for name in names.split(", "))
+
+
 @pytest.mark.parametrize(
     "entry", [pytest.param(entry, id=path) for path, entry in listed_in_the_reference()]
 )
 def test_every_parameter_in_the_reference_has_a_sentence(entry):
     if inspect.isclass(entry) and issubclass(entry, (Exception, Evaluation)):
-        return
-    text = inspect.getdoc(entry)
-    section = text.partition("Parameters\n---")[2].split("\nAttributes\n---")[0]
-    found = re.findall(r"^(\*{0,2}\w+(?:, \w+)*)(?: : .+)?\n {4}\S", section, re.MULTILINE)
-    documented = [name.strip("*") for names in found for name in names.split(", ")]
-    assert sorted(documented) == sorted(inspect.signature(entry).parameters)
+        return  # nobody makes one
+    assert parameters_with_a_sentence(entry) == sorted(inspect.signature(entry).parameters)
+
+
+METHODS = [
+    "fit",
+    "partial_fit",
+    "predict",
+    "score",
+    "explain",
+    "save",
+    "to_onnx",
+    "add_centers",
+    "set_params",
+    "about",
+]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(getattr(KernelRegressor, name) for name in METHODS),
+        *(getattr(KernelClassifier, name) for name in METHODS),
+        KernelClassifier.predict_proba,
+        KernelClassifier.predict_log_proba,
+        KernelClassifier.decision_function,
+    ],
+    ids=lambda method: method.__qualname__,
+)
+def test_every_parameter_of_a_method_has_a_sentence(method):
+    wanted = sorted(set(inspect.signature(method).parameters) - {"self"})
+    assert parameters_with_a_sentence(method) == wanted
 
 
 def test_the_layers_of_contributing_are_those_that_are_checked():

@@ -188,8 +188,13 @@ class KernelEstimator(BaseEstimator):
         self.verbose = verbose
 
     def set_params(self, **params: object) -> Self:
-        """As scikit-learn's; `kernel__bandwidth` and `solver__q` also work where a name was
-        given instead of an object.
+        """As in scikit-learn; `kernel__bandwidth` and `solver__q` also work where a name was given
+        instead of an object.
+
+        Parameters
+        ----------
+        **params
+            Arguments of the constructor, by name.
         """
         for part, room in (("kernel", kernels), ("solver", solvers)):
             if (
@@ -208,10 +213,15 @@ class KernelEstimator(BaseEstimator):
 
     @in_own_modes()
     def add_centers(self, Z: DataLike) -> Self:
-        """More centers for a fitted model: rows as `predict` takes them.
+        """More centers for a fitted model.
 
         Predictions stay as they are until `partial_fit`, or `fit` with warm_start=True, gives
         the new ones weights.
+
+        Parameters
+        ----------
+        Z : array, tensor or table
+            The new centers: rows, as `predict` takes them.
         """
         check_is_fitted(self, "model_")
         self.model_, self._equations = (
@@ -735,10 +745,10 @@ class KernelEstimator(BaseEstimator):
         """How much the model's values depend on each column, as a share of 1; in the order of
         `feature_names_in_`, where columns have names.
 
-        To first order the mean squared change of the values where a row takes this column from
+        To first order, the mean squared change of the values where a row takes this column from
         another row: the gradients of up to 2,000 centers, multiplied by the differences of
-        centers. No target is read, and what is important to the model is not important by that to
-        the world. Computed when it is asked for; all features made of a column count together.
+        centers. No target is read: it is about the model, not about the world. Computed when it is
+        asked for; all features made of a column count together.
         """
         check_is_fitted(self, "model_")
         rows = draw_centers(self.model_)
@@ -750,7 +760,12 @@ class KernelEstimator(BaseEstimator):
         """What each column adds to the prediction of each row, compared with the mean of the
         centers, to first order: gradient × (input − mean), (rows, columns), summed over the
         features made of a column. For several outputs, or more than two classes, (rows, columns,
-        outputs). Of a classifier it is what is added to `decision_function`.
+        outputs). For a classifier it is what is added to `decision_function`.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
         """
         found = self._through(X, self._explain)
         if found.shape[2] == 1:
@@ -794,6 +809,11 @@ class KernelEstimator(BaseEstimator):
     def save(self, folder: str | os.PathLike) -> None:
         """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads
         it back, on any device.
+
+        Parameters
+        ----------
+        folder : path
+            A new folder, or that of a model, which is replaced.
         """
         check_is_fitted(self, "model_")
         agree(self.model_.comm, {"call": "save"})
@@ -818,8 +838,13 @@ class KernelEstimator(BaseEstimator):
 
     def to_onnx(self, path: str | os.PathLike) -> None:
         """Write an ONNX file that takes what `predict` takes, column by column, and gives its
-        predictions; a classifier's also gives probabilities. K(X, Z) is held: run it on some
+        predictions; a classifier's also gives probabilities. K(X, Z) is held: run it on a few
         hundred rows at a time.
+
+        Parameters
+        ----------
+        path : path
+            The file to write.
         """
         check_is_fitted(self, "model_")
         classes = getattr(self, "classes_", None)
@@ -836,7 +861,7 @@ class KernelEstimator(BaseEstimator):
         )
 
     def about(self) -> dict[str, Any]:
-        """What there is to know of a fitted model: who made it, when and of which data, its
+        """What there is to know about a fitted model: who made it, when and from which data, its
         columns and classes, how good it was on rows it did not see, its settings and sizes. As
         plain data: `kernelmill info` and ONNX files say the same.
         """

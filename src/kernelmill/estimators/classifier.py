@@ -245,8 +245,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def fit(
         self, X: DataLike, y: DataLike = None, sample_weight: DataLike = None
     ) -> KernelClassifier:
-        """Train on rows X (n, d) and labels y (n,) of any sortable kind; or on a table, as
-        KernelRegressor.fit.
+        """Train on rows and their labels.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            (n, d) rows; or a table: a data frame, the path of a file or a folder, an Arrow table or
+            dataset, an HDF5 group, a torch dataset or loader.
+        y : array or str
+            (n,) labels of any sortable kind; of a table also the name of their column, or the path
+            of a .npy file.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
         """
         with self._prepare(X, y, sample_weight) as job:
             self._adopt(job, learn(job.request, job.rows, job.around, warm=job.warm))
@@ -262,8 +272,19 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     ) -> KernelClassifier:
         """Train on more rows, without those before.
 
-        The first call fits, with all labels in `classes`, and chooses kernel and centers among its
-        rows, the later ones go on from there. Give each some thousand rows.
+        The first call fits, and chooses kernel and centers among its rows; later calls continue
+        from there. Give each a few thousand rows.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them.
+        y : array or str
+            Their labels.
+        classes : array, optional
+            All labels that may come; needed in the first call.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
         """
         if not hasattr(self, "model_"):
             if classes is None:
@@ -538,7 +559,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         )
 
     def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
-        """Accuracy, as scikit-learn's."""
+        """Accuracy, like scikit-learn's.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        y : array or str
+            Known labels, or the name of their column.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
+        """
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = to_host(y, self.predict(X), sample_weight)
         if (found := self._places(y)) is not None:
@@ -556,10 +587,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return None if same else places(y, self.classes_)
 
     def decision_function(self, X: DataLike) -> np.ndarray | Tensor:
-        """Logarithms of the probabilities, but for a constant of each row, (r, classes); for two
+        """Logarithms of the probabilities, up to a constant for each row, (r, classes); for two
         classes (r,), the log-odds of the second. With thresholds, `decision_bias_` is added:
         `predict` gives the class of the largest. `model_(X)` gives the values f(X) that they are
         made of.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
         """
         values = self._decisions(self._values(X))
         if len(self.classes_) <= 2:
@@ -591,8 +627,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return torch.stack(explained, 2)
 
     def predict(self, X: DataLike) -> np.ndarray | Tensor:
-        """The likeliest labels, or those of the best score where thresholds were chosen for one; a
+        """The likeliest labels, or where `scoring` chose thresholds, those that they decide for. A
         tensor where X is one and the labels are numbers.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
         """
         codes = self._sums(self._values(X)).argmax(1).cpu().numpy()
         labels = self.classes_[codes]
@@ -603,12 +644,24 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         )
 
     def predict_proba(self, X: DataLike) -> np.ndarray | Tensor:
-        """Calibrated probabilities, (r, classes)."""
+        """Calibrated probabilities, (r, classes), in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        """
         probabilities = torch.softmax(self._logits(X), 1)
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
 
     def predict_log_proba(self, X: DataLike) -> np.ndarray | Tensor:
-        """Logarithms of `predict_proba`."""
+        """Logarithms of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        """
         logs = torch.log_softmax(self._logits(X), 1)
         return logs if isinstance(X, Tensor) else logs.cpu().numpy()
 

@@ -142,12 +142,18 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     def fit(
         self, X: DataLike, y: DataLike = None, sample_weight: DataLike = None
     ) -> KernelRegressor:
-        """Train on rows X (n, d) and targets y (n,) or (n, outputs).
+        """Train on rows and their targets.
 
-        X may also be a table: the path of a file or a folder, a data frame, an Arrow table or
-        dataset, an HDF5 group, a torch dataset or loader. y and sample_weight are then names of
-        columns, arrays, or paths of .npy files; `columns` says how columns become features.
-        Targets that are dates are seconds since 1970.
+        Parameters
+        ----------
+        X : array, tensor or table
+            (n, d) rows; or a table: a data frame, the path of a file or a folder, an Arrow table or
+            dataset, an HDF5 group, a torch dataset or loader.
+        y : array, str or list of str
+            (n,) or (n, outputs) targets; of a table also the names of their columns, or the path of
+            a .npy file. Dates are seconds since 1970.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
         """
         with self._prepare(X, y, sample_weight) as job:
             self._adopt(job, learn(job.request, job.rows, job.around, warm=job.warm))
@@ -205,8 +211,17 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ) -> KernelRegressor:
         """Train on more rows, without those before.
 
-        The first call fits, and chooses kernel and centers among its rows; the later ones go on
-        from there. Give each some thousand rows.
+        The first call fits, and chooses kernel and centers among its rows; later calls continue
+        from there. Give each a few thousand rows.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them.
+        y : array or str
+            Their targets.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
         """
         if not hasattr(self, "model_"):
             with self._prepare(X, y, sample_weight) as job:
@@ -257,7 +272,17 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return torch.where(spread > 0, spread, 1.0)
 
     def score(self, X: DataLike, y: DataLike, sample_weight: DataLike = None) -> float:
-        """R², as scikit-learn's."""
+        """R², like scikit-learn's.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        y : array or str
+            Known targets, or the name of their column.
+        sample_weight : array or str, optional
+            A weight for each row, or the name of a column.
+        """
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
         y, predicted, weight = to_host(in_seconds(y), self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
@@ -275,8 +300,13 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     ) -> np.ndarray | Tensor | tuple[np.ndarray | Tensor, np.ndarray | Tensor]:
         """f(X): a numpy array, or a tensor where X is one.
 
-        `return_std=True` gives (f(X), standard deviation of the targets, noise included) where the
-        model was trained by solver="sgpr".
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        return_std : bool
+            Also give the standard deviation of the targets, noise included: (f(X), deviation).
+            Needs a model that was trained by solver="sgpr".
         """
         values = self._values(X)
         if return_std and self.model_.uncertainty is None:
