@@ -291,6 +291,7 @@ METHODS = [
     "predict",
     "score",
     "explain",
+    "novelty",
     "save",
     "to_onnx",
     "add_centers",
@@ -336,8 +337,8 @@ def test_paths_that_a_page_names_exist(page):
 @pytest.mark.parametrize(
     ("word", "page"),
     [
-        ("deploy", "export.md"),
-        ("production", "faq.md"),
+        ("deploy", "production.md"),
+        ("production", "production.md"),
         ("metric", "metrics.md"),
         ("importance", "importance.md"),
         ("AUC", "metrics.md"),

@@ -52,11 +52,24 @@ def save_model(
     pyfunc_predict_fn: str = "predict",
     **settings: Any,  # noqa: ANN401
 ) -> None:
-    """Write a fitted estimator as an MLflow model, into a folder that is new or empty.
+    """Write a fitted estimator as an MLflow model.
 
-    `input_example` is some rows as `predict` takes them, and gives the signature where there is
-    none; `pyfunc_predict_fn` is the method that a served model calls. Others, such as
-    `pip_requirements`, `code_paths` and `metadata`, are those of `mlflow.pyfunc.save_model`.
+    Parameters
+    ----------
+    model : KernelClassifier or KernelRegressor
+        A fitted model.
+    path : path
+        A folder that is new or empty.
+    mlflow_model : Model, optional
+        MLflow's description of the model, to add to.
+    signature : ModelSignature, optional
+        Of inputs and outputs. None: from `input_example`, where there is one.
+    input_example : array or table, optional
+        Some rows, as `predict` takes them.
+    pyfunc_predict_fn : str
+        The method that a served model calls, such as "predict_proba".
+    **settings
+        Others of `mlflow.pyfunc.save_model`, such as `pip_requirements`, `code_paths`, `metadata`.
     """
     pyfunc, models = (require_package(f"mlflow.{each}", "mlflow") for each in ("pyfunc", "models"))
     served = Served(model, pyfunc_predict_fn)
@@ -88,8 +101,17 @@ def save_model(
 
 
 def log_model(model: KernelEstimator, name: str = "model", **settings: Any) -> ModelInfo:  # noqa: ANN401
-    """Log a fitted estimator to the active run, or to a new one; `registered_model_name` registers
-    it. Others are those of `save_model`, and of MLflow's `log_model` of any flavour.
+    """Log a fitted estimator to the active MLflow run, or to a new one.
+
+    Parameters
+    ----------
+    model : KernelClassifier or KernelRegressor
+        A fitted model.
+    name : str
+        Its name in the run.
+    **settings
+        `registered_model_name` registers it; others are those of `save_model`, and of MLflow's
+        `log_model` of any flavour.
     """
     models = require_package("mlflow.models", "mlflow")
     return models.Model.log(
@@ -100,9 +122,16 @@ def log_model(model: KernelEstimator, name: str = "model", **settings: Any) -> M
 def load_model(
     model_uri: str, dst_path: str | None = None, kernel: object = None
 ) -> KernelClassifier | KernelRegressor:
-    """The estimator of an MLflow model: a path, `models:/…`, `runs:/…` or another of its addresses.
+    """The estimator of an MLflow model.
 
-    A kernel function of the user's own is passed as `kernel`, as to `kernelmill.load`.
+    Parameters
+    ----------
+    model_uri : str
+        A path, `models:/…`, `runs:/…` or another of MLflow's addresses.
+    dst_path : str, optional
+        Where to download it to. None: a temporary folder.
+    kernel : callable, optional
+        The kernel function, where the model was trained with one of your own.
     """
     artifacts, models = (
         require_package(f"mlflow.{each}", "mlflow") for each in ("artifacts", "models")
@@ -111,7 +140,7 @@ def load_model(
     flavors = models.Model.load(folder).flavors
     if FLAVOR_NAME not in flavors:
         raise ModelFileError(
-            f"{str(model_uri)!r} is no model of kernelmill: it has {', '.join(map(repr, flavors))};"
+            f"{str(model_uri)!r} is not a kernelmill model: it has {', '.join(map(repr, flavors))};"
             " load it as one of these."
         )
     return load(Path(folder) / flavors[FLAVOR_NAME]["data"], kernel, ranks=1)
@@ -125,8 +154,8 @@ class Served:
             raise one_of(SETTING, method, list(METHODS))
         if not hasattr(model, method):
             raise InputError(
-                f"{SETTING}={method!r} was given, which a {type(model).__name__} has not; use"
-                " 'predict'."
+                f"{SETTING}={method!r} was given, which a {type(model).__name__} does not"
+                " have; use 'predict'."
             )
         self._model, self._method = model, method
 

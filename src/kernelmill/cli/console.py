@@ -35,7 +35,7 @@ EXIT_CODES = {
     WRITING: "an output that cannot be written",
     MEMORY: "not enough memory",
     LOST: "another process of the same job was lost",
-    ODD: "`check` found data unlike those of the training",
+    ODD: "`check` found data unlike the training data",
     INTERRUPTED: "stopped by Ctrl-C",
     143: "ended by SIGTERM, after a checkpoint",
 }

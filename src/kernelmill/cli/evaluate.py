@@ -82,7 +82,7 @@ def _notes(estimator: KernelClassifier | KernelRegressor, data: Path, part: str 
     table = table_of(data, part or "test", kinds=estimator.kinds())
     made = estimator.origin_
     if made is not None and made["fingerprint"] and made["fingerprint"] == fingerprint_of(table):
-        note("these are the data that the model was trained on: on new rows it is less good.")
+        note("the model was trained on these data: on new rows it will do worse.")
     for odd in columns_found(estimator, table):
         if odd.much:
             note(f"{odd.column!r} {odd.what}, in {odd.share:.0%} of the rows.")

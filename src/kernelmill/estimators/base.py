@@ -718,6 +718,11 @@ class KernelEstimator(BaseEstimator):
         """(rows,) how far each row is from what was learned, by the kernel itself: its distance to
         the nearest center, over the distance within which 99 of 100 centers have another one.
         Above 1, predictions are guesses; far above it, they are those of no rows at all.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
         """
         check_is_fitted(self, "model_")
         found = self._through(X, lambda features: novelty(self.model_, features)[:, None])

@@ -97,7 +97,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
     if base.every_row and request.centers == "kmeans":
         raise InputError(
             f"centers='kmeans' was given, and every one of the {base.n} rows would be a center;"
-            " say n_centers=, at most a fifth of the rows."
+            " set n_centers=, at most a fifth of the rows."
         )
     if request.ridge is None and not solver.needs_ridge:
         base = replace(base, ridge=0.0)
