@@ -89,7 +89,7 @@ def test_intervals_are_asked_for_by_params(tmp_path):
     model.fit(X, np.sin(X[:, 0]))
     mean, spread = flavour.Served(model, "predict").predict(X, {"return_std": True})
     assert mean.shape == spread.shape == (300,)
-    with pytest.raises(InputError, match="KernelRegressor has not"):
+    with pytest.raises(InputError, match="KernelRegressor does not have"):
         flavour.save_model(model, tmp_path / "a", pyfunc_predict_fn="predict_proba")
 
 
@@ -112,7 +112,7 @@ def test_what_is_written_holds_a_model_folder_and_no_pickle(signs, tmp_path):
 
 def test_a_model_of_others_is_refused(tmp_path):
     mlflow.models.Model(flavors={"python_function": {}}).save(tmp_path / "MLmodel")
-    with pytest.raises(ModelFileError, match="no model of kernelmill: it has 'python_function'"):
+    with pytest.raises(ModelFileError, match="not a kernelmill model: it has 'python_function'"):
         flavour.load_model(tmp_path)
 
 
