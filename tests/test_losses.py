@@ -520,7 +520,7 @@ def test_a_run_with_another_loss_resumes_to_the_same_bits(tmp_path, kind):
     ).fit(X, y)
     resumed = KernelRegressor(**settings, **run, solver=solver).fit(X, y)
     np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
-    with pytest.raises(ValueError, match="is of a run with solver"):
+    with pytest.raises(ValueError, match="holds a run with solver"):
         KernelRegressor(**settings, **run, solver=kind(loss="huber")).fit(X, y)
 
 
