@@ -713,3 +713,19 @@ def test_tasks_are_told_from_targets():
     assert task_of(np.zeros((5, 2)), "y", None)[0] == "regression"
     with pytest.raises(kernelmill.DataFileError, match="too many for classes"):
         task_of(np.array([f"name {i}" for i in range(500)], dtype=object), "y", None)
+
+
+def test_predictions_of_a_file_are_decided_as_python_decides_them(files):
+    """Also where a score chose thresholds."""
+    X = g.normal(size=(900, 2))
+    rare = (X[:, 0] + 0.7 * g.normal(size=900)) > 1.6
+    rows = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.where(rare, "yes", "no")})
+    rows.to_csv("rare.csv", index=False)
+    words = ("--scoring", "balanced_accuracy", "--out", "r", "--kernel", "laplacian", "--bandwidth")
+    typed("train", "rare.csv", *words, "2")
+    typed("predict", "r", "rare.csv", "--out", "p.csv")
+    model, found = kernelmill.load("r"), pd.read_csv("p.csv")
+    assert np.abs(model.decision_bias_).max() > 0
+    assert found["prediction"].tolist() == model.predict(rows).tolist()
+    likeliest = found["probability of yes"] > 0.5
+    assert (found["prediction"] == "yes").sum() > likeliest.sum()

@@ -97,6 +97,8 @@ def _predictions(
     probabilities: bool,
     intervals: bool,
 ) -> Columns:
+    import numpy as np
+
     from .. import KernelClassifier
 
     if intervals:
@@ -109,9 +111,9 @@ def _predictions(
         return {"prediction": found, "lower": found - wide, "upper": found + wide}
     if not isinstance(estimator, KernelClassifier) or not probabilities:
         return {"prediction": estimator.predict(table)}
-    shares, classes = estimator.predict_proba(table), estimator.classes_
+    shares, classes = np.asarray(estimator.predict_proba(table)), estimator.classes_
     each = {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
-    return {"prediction": classes[shares.argmax(1)], **each}
+    return {"prediction": classes[estimator.decided(shares)], **each}
 
 
 def write_predictions(path: Path, columns: Columns) -> None:

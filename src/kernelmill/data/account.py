@@ -89,8 +89,10 @@ def account_of(
     for name in encoder.inputs:
         each = table.fields[name]
         holds = WORDS[each.kind] if each.width == 1 else f"{each.width} numbers"
-        if name in names:
+        if name in names and counts.get(name):
             became = names[name].summary
+        elif name in names:
+            became = "nothing"
         else:
             became = {"date": "parts of a date", "empty": "nothing"}.get(each.kind, "as it is")
         if name in encoder.reading.known:

@@ -108,7 +108,7 @@ def learn(
     encoder.categories = [
         text_column(columns, name, counts[name], _outputs(Y)) for name in given.texts
     ]
-    _scale_amounts(columns, encoder, table, train, w)
+    inside = _scale_amounts(columns, encoder, table, train, w)
     encoder.categories += _maybe_names(columns, wholes, int(train.sum()), _outputs(Y))
     by_target = [
         each for each in encoder.categories if isinstance(each, Category) and each.by_target
@@ -124,7 +124,7 @@ def learn(
     if said or not given.lone:
         starts_of = [starts[name] for name in given.numbers]
         missing = dict(zip(given.numbers, lost[starts_of].tolist(), strict=True))
-        missing |= {name: found.missing for name, found in counts.items()}
+        missing |= {name: found.missing for name, found in counts.items()} | inside
         encoder.account, encoder.rows = (
             account_of(encoder, table, missing, Y, train),
             int(train.sum()),
@@ -266,11 +266,12 @@ def _outputs(Y: np.ndarray) -> int:
 
 def _scale_amounts(
     columns: Columns, encoder: Encoder, table: Table, train: np.ndarray, w: np.ndarray | None
-) -> None:
-    """Means and deviations of the numbers inside texts, in a pass over those columns."""
+) -> dict[str, int]:
+    """Means and deviations of the numbers inside texts, in a pass over those columns; and in how
+    many rows there are none."""
     amounts = {each.name: each for each in encoder.categories if isinstance(each, Amounts)}
     if not amounts:
-        return
+        return {}
     found = {name: Moments(len(each.forms.labels)) for name, each in amounts.items()}
     for a, b in itertools.pairwise(table.cuts):
         block, inside = table.read(list(amounts), a, b), train[a:b]
@@ -289,6 +290,7 @@ def _scale_amounts(
             category.flagged = bool(moments.lost.any())
             encoder.constant += (place + np.flatnonzero(~varies)).tolist()
         place += category.width
+    return {name: int(each.lost.max()) for name, each in found.items()}
 
 
 def _by_target(

@@ -52,6 +52,7 @@ class Table(ABC):
     where: str = "the data"
     unused: list[str]  # names of what can be no feature, such as nested columns
     files: Files = Files()  # that it lies in
+    decimal_commas = False  # fields of texts have them, where nothing else tells
     copied: object = None  # the local copy of remote files, which goes with the last table of it
 
     def __len__(self) -> int:

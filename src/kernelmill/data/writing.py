@@ -132,7 +132,9 @@ class Reading:
         return [
             (decimal, thousands)
             for decimal, thousands in MARKS
-            if self.decimal in ("", decimal) and (not self.thousands or thousands in said)
+            if self.decimal in ("", decimal)
+            and decimal != self.thousands
+            and (not self.thousands or thousands in said)
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -231,7 +233,8 @@ def as_written(
         if name in reading.known:
             known[name] = reading.known[name]
             continue
-        found = find(_texts(table, name), reading, want, 1.0 if name in whole else NEARLY_ALL)
+        share = 1.0 if name in whole else NEARLY_ALL
+        found = find(_texts(table, name), reading, want, share, table.decimal_commas)
         if found is not None and (want or name in whole or not _in_texts(found)):
             known[name] = found.writing
             _say(table.where, name, found)
@@ -298,9 +301,14 @@ def _texts(table: Table, name: str) -> Counter[str]:
 
 
 def find(
-    counts: Mapping[str, int], reading: Reading, kind: str | None = None, share: float = NEARLY_ALL
+    counts: Mapping[str, int],
+    reading: Reading,
+    kind: str | None = None,
+    share: float = NEARLY_ALL,
+    commas: bool = False,
 ) -> Found | None:
-    """How texts are written, of which so many rows have each; None where there is no one way."""
+    """How texts are written, of which so many rows have each; None where there is no one way.
+    commas: those of the file are decimal, where they may also be something else."""
     there = {
         text: rows
         for text, rows in counts.items()
@@ -308,7 +316,8 @@ def find(
     }
     if not there:
         return None
-    ways = [Writing("number", *marks) for marks in reading.marks] if kind != "date" else []
+    marks = sorted(reading.marks, key=lambda each: commas and each[0] != ",")
+    ways = [Writing("number", *each) for each in marks] if kind != "date" else []
     ways += [Writing("date", order=order) for order in ORDERS] if kind != "number" else []
     if kind is None and any(_NAME.fullmatch(_bare(text)) for text in there):
         ways = [way for way in ways if way.kind == "date"]
@@ -324,7 +333,7 @@ def find(
         return None
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
-    doubtful = any(_differ(best, way, some) for way in same)
+    doubtful = not commas and any(_differ(best, way, some) for way in same)
     bare = sum(rows for text, rows in some.items() if _BARE.fullmatch(_bare(text)))
     affixed = best.kind == "number" and bare < read[best] / 2
     return Found(best, others, lost, doubtful, affixed)

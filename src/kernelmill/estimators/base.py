@@ -884,7 +884,7 @@ class KernelEstimator(BaseEstimator):
             "columns": (
                 None if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
             ),
-            "kernel": str(model.kernel),
+            "kernel": kernels.kernel_line(model.kernel),
             "centers": model.n_centers,
             "features": model.Z.shape[1],
             "solver": self.plan_.solver,

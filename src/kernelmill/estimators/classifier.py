@@ -626,6 +626,18 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 explained.append(torch.einsum("rkc,rc->rk", parts, slope.to(parts)))
         return torch.stack(explained, 2)
 
+    def decided(self, probabilities: np.ndarray) -> np.ndarray:
+        """Places in `classes_` that these probabilities decide for: the likeliest, or by the
+        thresholds that `scoring` chose.
+
+        Parameters
+        ----------
+        probabilities : array of shape (rows, classes)
+            What `predict_proba` gave.
+        """
+        with np.errstate(divide="ignore"):
+            return (np.log(probabilities) + self.decision_bias_).argmax(1)
+
     def predict(self, X: DataLike) -> np.ndarray | Tensor:
         """The likeliest labels, or where `scoring` chose thresholds, those that they decide for. A
         tensor where X is one and the labels are numbers.

@@ -220,14 +220,14 @@ def _of_classes(
             f"none of the targets, such as {str(y[0])!r}, is among the model's classes"
             f" {list(map(str, classes[:10]))}."
         )
-    with np.errstate(divide="ignore"):
-        sums = np.log(probabilities) + model.decision_bias_
     names = [str(c) for c in classes]
-    scores = ClassScores.of(codes, sums.argmax(1), probabilities)
+    decided = model.decided(probabilities)
+    scores = ClassScores.of(codes, decided, probabilities)
     found, (guess, baseline) = scores(w), _usual_class(codes, w, len(classes))
     if not known.all():
         found["rows_of_unknown_classes"] = int((~known).sum())
-    counts = confusion(torch.from_numpy(sums[known]), torch.from_numpy(codes[known]), len(classes))
+    sums = np.eye(len(classes))[decided[known]]
+    counts = confusion(torch.from_numpy(sums), torch.from_numpy(codes[known]), len(classes))
     return Evaluation(
         "classification",
         len(y),

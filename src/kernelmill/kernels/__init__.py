@@ -9,6 +9,7 @@ from .base import Custom, Kernel, KernelFunction, Points, Scale, positive, shrun
 from .dot_product import ArcCosine, DotProduct, Linear, Polynomial, ReluNTK, in_range, magnification
 from .features import CODES as CODES
 from .features import ENCODINGS, Features, encode_columns
+from .line import kernel_line
 from .mixture import Sum
 from .radial import Gaussian, GeneralisedExponential, Laplacian, Matern, Radial, RationalQuadratic
 
@@ -48,6 +49,7 @@ def resolve(kernel: object) -> Kernel:
 
 
 __all__ = [
+    "kernel_line",
     "ArcCosine",
     "Custom",
     "DotProduct",

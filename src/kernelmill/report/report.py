@@ -13,7 +13,7 @@ from .. import solvers
 from ..callbacks.progress import plan_line
 from ..estimators import KernelClassifier, KernelRegressor
 from ..estimators.evaluation import Evaluation
-from ..kernels import Features, Kernel, Radial, Sum
+from ..kernels import Kernel, Sum, kernel_line
 from ..model import KernelModel
 from ..ops import bind
 from ..planning.memory import TILE_BYTES
@@ -97,30 +97,6 @@ def spectrum(model: KernelModel) -> list[float]:
     points = K.points(Z)
     values = torch.linalg.eigvalsh(K.dense(points, points)).flip(0) / len(Z)
     return values.clamp(min=0).tolist()
-
-
-def kernel_line(kernel: Kernel) -> str:
-    """The kernel in few words: a bandwidth for each feature is a range."""
-    if isinstance(kernel, Sum):
-        parts = zip(kernel.shares, kernel.parts, strict=True)
-        return " + ".join(f"{share:.2g} × {kernel_line(part)}" for share, part in parts)
-    seen = _seen(kernel.features) if isinstance(kernel, Radial) else ""
-    width = getattr(kernel, "bandwidth", None)
-    dimensions = getattr(width, "ndim", 0)
-    if dimensions == 0:
-        return f"{kernel.name}{seen}, bandwidth {width:.3g}" if seen else repr(kernel)
-    if dimensions == 2:
-        return f"{kernel.name}{seen}, a matrix of bandwidths"
-    low, high = (value.item() for value in torch.as_tensor(width).aminmax())
-    return f"{kernel.name}{seen}, a bandwidth for each feature, from {low:.3g} to {high:.3g}"
-
-
-def _seen(features: Features | None) -> str:
-    """How a kernel sees columns, where not as they are."""
-    if features is None:
-        return ""
-    made = f" of {len(features.column)} features"
-    return made if features.map is None else f"{made} in a learned metric of rank {len(features)}"
 
 
 def _target(estimator: Estimator, evaluation: Evaluation | None) -> str | None:

@@ -40,9 +40,11 @@ class _Csv(ArrowTable):
     """A CSV file. What was guessed to be something else is read again where texts are wanted: they
     are as they are written there."""
 
-    def __init__(self, table: ArrowTable, files: Files, again: Callable[[Kinds], Table]):
+    def __init__(
+        self, table: ArrowTable, files: Files, again: Callable[[Kinds], Table], commas: bool
+    ):
         vars(self).update(vars(table))
-        self.files, self._again = files, again
+        self.files, self._again, self.decimal_commas = files, again, commas
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
         named = [name for name, kind in other.items() if kind == "text"]
@@ -81,7 +83,7 @@ def _open(path: Path, limit: int, kinds: Kinds) -> Table:
         files.unchanged()
         return _open(path, limit, wanted)
 
-    return _Csv(table, files, again)
+    return _Csv(table, files, again, commas)
 
 
 @dataclass(frozen=True)
