@@ -147,6 +147,12 @@ def counts(*texts):
         (["1-2", "3-4"], None),
         (["12:30", "13:45"], None),
         (["31/31/2020", "30/30/2020"], None),
+        (["1.2.10", "2.1.15"], None),
+        (["12-11-10", "13-10-09"], None),
+        (["12 Market 20", "3 Juniper 45"], None),
+        (["612 345 678", "612 999 111"], None),
+        (["12 March 2020", "3 jun. 2021"], Writing("date", order="dmy")),
+        (["31.12.20", "01.02.21"], Writing("date", order="dmy")),
     ],
 )
 def test_how_texts_are_written(texts, want):
@@ -219,11 +225,54 @@ def test_columns_can_be_left_out_and_numbers_be_missing():
         KernelRegressor(**QUICK, columns=Columns(exclude=["citty"])).fit(CLEAN, "price")
 
 
+def test_a_stored_way_to_write_is_kept(tmp_path):
+    """1.234 is a thousand to a model that was trained on 1.234,5: also where a new file looks like
+    plain numbers; and plain numbers stay what they are."""
+    rows = CLEAN.assign(money=1000 * CLEAN["money"].round())
+    rows.assign(money=rows["money"].map(lambda v: f"{v:,.1f}".translate(str.maketrans(",.", ".,")))
+                ).to_csv(tmp_path / "t.csv", index=False, sep=";", decimal=",")  # fmt: skip
+    model = KernelRegressor(**QUICK).fit(tmp_path / "t.csv", "price")
+    some = rows[rows["money"] >= 1000][:20]
+    written = some.assign(money=some["money"].map(lambda v: f"{v:,.0f}".replace(",", ".")))
+    written[written["money"].str.count(r"\.") == 1].to_csv(
+        tmp_path / "n.csv", index=False, sep=";", decimal=","
+    )
+    small = some[(written["money"].str.count(r"\.") == 1).to_numpy()]
+    assert len(small) > 2
+    want = model.predict(small)
+    np.testing.assert_allclose(model.predict(tmp_path / "n.csv"), want, rtol=1e-5)
+    some.to_csv(tmp_path / "p.csv", index=False)
+    np.testing.assert_allclose(model.predict(tmp_path / "p.csv"), model.predict(some), rtol=1e-5)
+
+
+def test_a_second_fit_reads_as_the_first(tmp_path):
+    early = MOMENTS.day <= 12
+    rows = CLEAN.assign(day=MOMENTS.strftime("%m/%d/%Y"))
+    model = KernelRegressor(**QUICK, warm_start=True).fit(rows, "price")
+    assert model.encoder_.reading.known["day"].order == "mdy"
+    before = model.predict(CLEAN[early])
+    model.fit(rows[early], "price")
+    assert model.encoder_.reading.known["day"].order == "mdy"
+    np.testing.assert_allclose(model.predict(rows[early]), model.predict(CLEAN[early]), rtol=1e-6)
+    assert np.isfinite(before).all()
+
+
+def test_decimal_commas_are_stored(tmp_path):
+    CLEAN.to_csv(tmp_path / "t.csv", index=False, sep=";", decimal=",")
+    model = KernelRegressor(**QUICK).fit(tmp_path / "t.csv", "price")
+    assert model.encoder_.reading.known["share"] == Writing("number", ",")
+    texts = CLEAN.assign(share=CLEAN["share"].map(lambda v: f"{v:.3f}".replace(".", ",")))
+    np.testing.assert_allclose(model.predict(texts), model.predict(CLEAN), rtol=1e-5)
+
+
 def test_copies_of_rows_are_taken_once():
     twice = pd.concat([CLEAN, CLEAN[:150]])
     once = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=True)).fit(twice, "price")
     want = KernelRegressor(**QUICK).fit(CLEAN, "price").predict(CLEAN)
     np.testing.assert_allclose(once.predict(CLEAN), want, rtol=1e-5)
+    weights = np.r_[np.zeros(150), np.ones(N - 150), np.ones(150)]  # the first copies count nothing
+    last = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=True))
+    np.testing.assert_allclose(last.fit(twice, "price", weights).predict(CLEAN), want, rtol=1e-5)
     other = KernelRegressor(**QUICK).fit(twice, "price").predict(CLEAN)
     assert np.abs(other - want).max() > 1e-3 * want.std()
 

@@ -59,7 +59,7 @@ def means(K: KernelProduct, source: Source, p: int, generator: torch.Generator) 
     Each is the mean of LEAST rows at least: of those nearest to it, where fewer are its own.
     """
     some = torch.randperm(source.n, generator=generator)[: max(LEAST, LLOYD_ROWS * p)]
-    X = source.take(some).X
+    X = source.take(some).X.to(K.device)
     points, Z = K.points(X), X[:p].clone()
     for step in range(LLOYD_STEPS + 1):
         at = _nearest(K, points, K.points(Z))

@@ -30,9 +30,15 @@ def usual_distance(model: KernelModel) -> float:
     """Within which NEARLY_ALL centers have another one; of all distances, where copies are most of
     them.
     """
-    count = min(SOME, len(model.Z))
-    own = torch.linspace(0, len(model.Z) - 1, count).round().long().to(model.Z.device)
-    found = nearest(model, model.Z[own], own)
+
+    def some() -> tuple[Tensor, Tensor]:
+        count = min(SOME, len(model.Z))
+        own = torch.linspace(0, len(model.Z) - 1, count).round().long()
+        return model.Z[own.to(model.Z.device)].cpu(), own
+
+    rows, own = model.comm.same(some)  # centers of the first rank, in random order as all are
+    mine = own.to(model.Z.device) if model.comm.rank == 0 else None
+    found = nearest(model, rows.to(model.Z.device), mine)
     unit = torch.quantile(found, NEARLY_ALL).item()
     return unit if unit > 0 else found.max().item() or 1.0
 

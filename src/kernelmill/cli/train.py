@@ -272,4 +272,6 @@ def _print(model: Estimator, facts: TrainFacts) -> None:
     made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
     shown = escape(f"{made}, {facts['solver']} solver{held}")
     results().print(f"Done in {took}: {shown}.\nModel: {folder}")
+    if not held:
+        words().print("No rows were kept out: --validation-fraction 0.1 tells how good it is.")
     words().print(f"Next: [bold]kernelmill evaluate {folder} DATA[/], predict, or report.")

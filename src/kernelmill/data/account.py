@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .kinds import WORDS
-from .tables import Table
+from .tables import Table, spread
 
 if TYPE_CHECKING:
     from .encoder import Encoder
@@ -110,12 +109,11 @@ def _looked_at(
     ranges: dict[str, list[float]] = {}
     notes: dict[str, list[str]] = {name: [] for name in encoder.inputs}
     single = [name for name in encoder.inputs if table.fields[name].width == 1]
-    pieces = list(itertools.pairwise(table.cuts))
-    if not single or not pieces:
+    ranges_of_rows = spread(table.n, LOOKED_AT)
+    if not single or not ranges_of_rows:
         return notes, ranges
-    step = max(1, len(pieces) * (pieces[0][1] - pieces[0][0]) // LOOKED_AT)
     parts, rows = [], []
-    for start, stop in pieces[::step]:
+    for start, stop in ranges_of_rows:
         inside = np.flatnonzero(train[start:stop])
         block = table.read(single, start, stop)
         parts.append({name: values[inside] for name, values in block.items()})
@@ -136,7 +134,7 @@ def _notes(values: np.ndarray, targets: np.ndarray) -> list[str]:
     known = values[there]
     if not len(known):
         return ["nothing in it"]
-    _, codes = np.unique(known.astype(str) if texts else known, return_inverse=True)
+    codes = _codes(known)
     distinct = int(codes.max()) + 1
     if distinct == 1:
         return ["always the same"]
@@ -149,6 +147,14 @@ def _notes(values: np.ndarray, targets: np.ndarray) -> list[str]:
     if there.all() and _explained(None if texts else known, codes, distinct, targets) >= NEARLY:
         found.append("almost gives the target away: known when predicting?")
     return found
+
+
+def _codes(values: np.ndarray) -> np.ndarray:
+    """A number for each different value."""
+    if values.dtype != object:
+        return np.unique(values, return_inverse=True)[1]
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(v, len(known)) for v in values.tolist()])
 
 
 def _counts_up(numbers: np.ndarray) -> bool:

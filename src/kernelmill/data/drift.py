@@ -5,7 +5,6 @@ What training rows held is in the model's account of its columns.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from ..errors import KernelmillError
 from .categories import Category
 from .encoder import Encoder
 from .number_names import NumberNames
-from .tables import Table
+from .tables import Table, spread
 
 LOOKED_AT = 200_000  # rows, from all over the table
 SHARE = 0.05  # of the rows, from which something is odd
@@ -34,13 +33,6 @@ class Oddity:
     @property
     def much(self) -> bool:
         return self.share >= SHARE
-
-
-def sampled(table: Table) -> list[tuple[int, int]]:
-    """Ranges of rows from all over a table, LOOKED_AT of them at most."""
-    pieces = list(itertools.pairwise(table.cuts))
-    step = max(1, table.n // LOOKED_AT) if pieces else 1
-    return pieces[::step]
 
 
 def oddities(encoder: Encoder, table: Table) -> list[Oddity]:
@@ -62,7 +54,7 @@ def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
     alone = replace(encoder, order=[name], kinds=[kinds[name]]) if kinds else encoder
     try:
         table = alone.over(table)
-        parts = [table.read([name], a, b)[name] for a, b in sampled(table)]
+        parts = [table.read([name], a, b)[name] for a, b in spread(table.n, LOOKED_AT)]
     except KernelmillError as error:
         yield Oddity(name, f"cannot be read: {error}", 1.0, stops=True)
         return

@@ -53,6 +53,7 @@ class Table(ABC):
     unused: list[str]  # names of what can be no feature, such as nested columns
     files: Files = Files()  # that it lies in
     decimal_commas = False  # fields of texts have them, where nothing else tells
+    comma_columns: frozenset[str] = frozenset()  # of numbers that are written with decimal commas
     copied: object = None  # the local copy of remote files, which goes with the last table of it
 
     def __len__(self) -> int:
@@ -117,6 +118,14 @@ class Table(ABC):
             name: pa.array(values.tolist() if values.dtype == object else values)
             for name, values in found.items()
         }
+
+
+def spread(n: int, most: int, runs: int = 20) -> list[tuple[int, int]]:
+    """Ranges of rows: all of them, or so many runs from all over, `most` rows together."""
+    if n <= most:
+        return [(0, n)] if n else []
+    run = max(1, most // runs)
+    return [(start, start + run) for start in np.linspace(0, n - run, runs).astype(int).tolist()]
 
 
 def even_cuts(n: int, rows: int) -> list[int]:

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import InputError, warn
 from .amounts import CURRENCY
 from .kinds import WORDS, is_missing
-from .tables import Field, Table
+from .tables import Field, Table, spread
 
 if TYPE_CHECKING:
     from .tables import ArrowColumns
@@ -48,19 +48,32 @@ _CLOCK = (
     r"\s*(?P<half>[AaPp])?\.?(?(half)[Mm]?\.?))?"
 )
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_WORD = r"(?P<month>[A-Za-z]{3,9})\.?"
+_WORD = (
+    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
 _DAY, _YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4}|\d\d)"
+# A year of two digits beside parts of two digits: 1.2.10 is a version.
+_FULL, _SHORT = r"(?P<year>\d{4})", r"(?P<year>\d\d)"
 _NUMBERS = {
     "ymd": r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})",
-    "dmy": rf"(?P<day>\d{{1,2}})([-/. ])(?P<month>\d{{1,2}})\2{_YEAR}",
-    "mdy": rf"(?P<month>\d{{1,2}})([-/. ])(?P<day>\d{{1,2}})\2{_YEAR}",
+    "dmy": rf"(?P<day>\d{{1,2}})([-/. ])(?P<month>\d{{1,2}})\2{_FULL}",
+    "mdy": rf"(?P<month>\d{{1,2}})([-/. ])(?P<day>\d{{1,2}})\2{_FULL}",
+}
+_OF_TWO = {
+    "dmy": rf"(?P<day>\d\d)([/.])(?P<month>\d\d)\2{_SHORT}",
+    "mdy": rf"(?P<month>\d\d)([/.])(?P<day>\d\d)\2{_SHORT}",
 }
 _NAMED = {
     "dmy": rf"{_DAY}[-/. ]*{_WORD}[-/., ]*{_YEAR}",
     "mdy": rf"{_WORD} *{_DAY}[, ]+{_YEAR}",
 }
 _DATES = {
-    order: [re.compile(f"{form[order]}{_CLOCK}") for form in (_NUMBERS, _NAMED) if order in form]
+    order: [
+        re.compile(f"{form[order]}{_CLOCK}", re.IGNORECASE)
+        for form in (_NUMBERS, _OF_TWO, _NAMED)
+        if order in form
+    ]
     for order in ORDERS
 }
 
@@ -174,6 +187,7 @@ class AsWritten(Table):
         self._table, self.reading = table, reading
         self.n, self.cuts, self.where = table.n, table.cuts, table.where
         self.unused, self.files, self.copied = table.unused, table.files, table.copied
+        self.comma_columns = table.comma_columns
         self.fields = {
             name: Field(name, reading.known[name].kind) if name in reading.known else each
             for name, each in table.fields.items()
@@ -191,7 +205,8 @@ class AsWritten(Table):
             kept = [None if text in missing else text for text in values.tolist()]
             return np.array([*kept, None], dtype=object)[:-1]
         if self.reading.numbers and kind == "number":
-            return np.where(np.isin(values, self.reading.numbers), np.nan, values)
+            gone = np.array(self.reading.numbers, values.dtype)
+            return np.where(np.isin(values, gone), np.nan, values)
         return values
 
     def column(self, name: str) -> np.ndarray:
@@ -226,8 +241,10 @@ def as_written(
         want = wanted.get(name)
         if each.width > 1 or each.named or want == "text" or name in left:
             continue
-        if said and each.kind == "number" and _is_csv(table):
-            table = table.of_kinds({name: "text"})
+        if each.kind == "number" and _is_csv(table) and (said or name in reading.known):
+            texts = table.of_kinds({name: "text"})
+            if said or _is_read(texts, name, reading):
+                table = texts
         if table.fields[name].kind != "text" or want == "boolean":
             continue
         if name in reading.known:
@@ -251,10 +268,19 @@ def _in_texts(found: Found) -> bool:
 
 def reading_of(table: Table, names: Collection[str]) -> Reading:
     """How these columns of a table are read."""
+    commas = {name: Writing("number", ",") for name in table.comma_columns if name in names}
     if not isinstance(table, AsWritten):
-        return Reading()
+        return Reading(known=commas)
     known = {name: way for name, way in table.reading.known.items() if name in names}
-    return replace(table.reading, known=known)
+    return replace(table.reading, known={**commas, **known})
+
+
+def _is_read(texts: Table, name: str, reading: Reading) -> bool:
+    """Whether a column is written as it was in training: 1.234 may be plain numbers too."""
+    counts = _texts(texts, name)
+    there = {text: rows for text, rows in counts.items() if not is_missing(text)}
+    read = _rows_read(reading.known[name], there)
+    return read >= NEARLY_ALL * sum(there.values()) > 0
 
 
 def _is_csv(table: Table) -> bool:
@@ -286,12 +312,7 @@ def _texts(table: Table, name: str) -> Counter[str]:
     """How often texts of a column occur, in rows from all over it; none where the first ones have
     no digits."""
     counts: Counter[str] = Counter()
-    pieces = list(itertools.pairwise(table.cuts))
-    if not pieces:
-        return counts
-    size = max(1, pieces[0][1] - pieces[0][0])
-    step = max(1, len(pieces) * size // LOOKED_AT)
-    for start, stop in pieces[::step]:
+    for start, stop in spread(table.n, LOOKED_AT):
         texts = [text for text in table.read([name], start, stop)[name].tolist() if text]
         counts.update(texts)
         some = [text for text in texts[:FIRST] if not is_missing(text)]
@@ -331,12 +352,20 @@ def find(
     lost, total = sum(there[text] for text in others), sum(there.values())
     if total - lost < share * total:
         return None
+    if best.thousands in (".", " ", "'") and _are_codes(some):
+        return None
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
     doubtful = not commas and any(_differ(best, way, some) for way in same)
     bare = sum(rows for text, rows in some.items() if _BARE.fullmatch(_bare(text)))
     affixed = best.kind == "number" and bare < read[best] / 2
     return Found(best, others, lost, doubtful, affixed)
+
+
+def _are_codes(texts: Iterable[str]) -> bool:
+    """Whether texts in groups are all equally long: 612 345 678 is a telephone's."""
+    bare = [_bare(text) for text in texts]
+    return len(bare) > 1 and len({len(text) for text in bare}) == 1
 
 
 def _rows_read(way: Writing, there: Mapping[str, int]) -> int:

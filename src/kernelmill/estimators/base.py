@@ -29,7 +29,7 @@ from ..callbacks.progress import show_columns, watch
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..data.account import Account
-from ..data.drift import sampled
+from ..data.tables import spread
 from ..data.writing import Reading
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
@@ -43,7 +43,7 @@ from ..learning.request import resolve_kernel
 from ..learning.rows import MERGE_ROWS
 from ..learning.streaming import Chunk, Continued, Memory, add_centers, extend
 from ..model import KernelModel
-from ..novelty import novelty
+from ..novelty import nearest, novelty, usual_distance
 from ..ops import in_own_modes, own_modes
 from ..planning.arguments import unless_auto, whole
 from ..planning.device import device_of
@@ -56,7 +56,7 @@ from ..storage.model_folder import Extra, save_model
 from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
 from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
-from .inputs import Given, How, as_table, given, is_table_like, pieces, without_copies
+from .inputs import Given, How, as_table, given, is_frame, is_table_like, pieces, without_copies
 from .origin import HeldOut, Origin, fingerprint_of, name_of, origin_of
 from .validation import draw_stratified, largest_of, refuse_too_large
 
@@ -65,6 +65,9 @@ log = logging.getLogger("kernelmill")
 FLOATS = [np.float64, np.float32, np.float16]
 CHECKED_ROWS = 1000
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
+
+
+NOT_STORED = ("callbacks", "checkpoint", "resume")  # settings of a run, not of its model
 
 
 @dataclass(frozen=True)
@@ -362,6 +365,9 @@ class KernelEstimator(BaseEstimator):
         self.model_, self.plan_, self.ridge_ = after.model, after.plan, after.ridge
         self.history_, self.n_iter_ = after.history, after.epochs
         self._keep_memory(after.memory)
+        self.held_out_ = None  # of a model that is no more
+        if self.origin_ is not None:
+            self.origin_ = {**self.origin_, "rows": self.rows_seen_}
         if after.ended:
             warn(after.ended, ConvergenceWarning)
 
@@ -373,6 +379,9 @@ class KernelEstimator(BaseEstimator):
         self, X: DataLike, y: DataLike, sample_weight: DataLike
     ) -> tuple[Tensor, DataLike, DataLike]:
         """Rows for partial_fit, as features."""
+        arrays = getattr(self, "encoder_", None) is None and self._matrix is None
+        if arrays and is_frame(X) and not isinstance(y, str):
+            return self._check_X(self._as_array(X), reset=False), y, sample_weight
         if is_table_like(X, y):
             table, y, sample_weight = self.given(X, y, sample_weight)
             X = table.table
@@ -414,6 +423,8 @@ class KernelEstimator(BaseEstimator):
             columns = self.columns or Columns()
             columns.check()
             how = How(columns.kinds, columns.reading, is_regressor(self))
+            if self._warm() is not None and getattr(self, "encoder_", None) is not None:
+                how = self._how()  # features are those of the first fit
             found = given(X, y, sample_weight, self._host_bytes(comm) // 4, how)
             if columns.drop_duplicates:
                 found = without_copies(*found, columns)
@@ -464,10 +475,13 @@ class KernelEstimator(BaseEstimator):
         self, X: DataLike, y: DataLike, sample_weight: DataLike
     ) -> tuple[Given, DataLike, DataLike]:
         """Rows as those that the model was trained on were read."""
+        return given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self._how())
+
+    def _how(self) -> How:
+        """How tables are read: as in training."""
         encoder = getattr(self, "encoder_", None)
         reading = Reading() if encoder is None else encoder.reading
-        how = How(self.kinds(), reading, is_regressor(self))
-        return given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, how)
+        return How(self.kinds(), reading, is_regressor(self))
 
     def kinds(self) -> dict[str, str]:
         """Of the columns that the model was trained on, whatever they look like in another
@@ -662,6 +676,21 @@ class KernelEstimator(BaseEstimator):
         """f(X), (r, c): checked, on the model's device."""
         return self._through(X, lambda features: self.model_(features))
 
+    def _as_array(self, X: DataLike) -> np.ndarray:
+        """A frame for a model that was trained on an array: the columns of its names, where it has
+        any, in their order.
+        """
+        names = list(getattr(self, "feature_names_in_", []))
+        if names and set(names) <= set(X.columns):
+            X = X[names]
+        elif names:
+            lacking = sorted(set(names) - set(X.columns))
+            raise InputError(
+                f"the data frame lacks the feature names {lacking[0]!r}, which the model was"
+                " trained on; add or rename them."
+            )
+        return X.to_numpy()
+
     @together("model_.comm")
     def _through(self, X: DataLike, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of features, of whatever was given: an array at once, a table piece by
@@ -670,15 +699,8 @@ class KernelEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         encoder = getattr(self, "encoder_", None)
         with own_modes():
-            names = getattr(self, "feature_names_in_", None)
-            if (
-                encoder is None
-                and names is not None
-                and hasattr(X, "iloc")
-                and is_table_like(X)
-                and set(names) <= set(X.columns)
-            ):
-                X = X[list(names)]  # a frame with more columns than the model was trained on
+            if encoder is None and self._matrix is None and is_frame(X):
+                X = self._as_array(X)
             if encoder is None and not is_table_like(X):
                 return function(self._check_X(X, reset=False))
             agree(self.model_.comm, {"call": "predict, of a table"})
@@ -733,11 +755,10 @@ class KernelEstimator(BaseEstimator):
         table, encoder = as_table(
             X, getattr(self, "encoder_", None), self.n_features_in_, self._matrix, 0
         )
-        pieces, far, rows = sampled(table), 0, 0
-        for start, stop in pieces:
-            stop = min(stop, start + max(1, most // len(pieces)))
+        far, rows, unit = 0, 0, usual_distance(self.model_)
+        for start, stop in spread(table.n, most):
             features = torch.tensor(encoder.encode(table, start, stop))
-            far += int((novelty(self.model_, features) > 1).sum())
+            far += int((nearest(self.model_, features) > unit).sum())
             rows += stop - start
         return far / max(1, rows)
 
@@ -825,7 +846,7 @@ class KernelEstimator(BaseEstimator):
         params = {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name not in ("callbacks", "checkpoint", "resume")
+            if name not in NOT_STORED
         }
         fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
         save_model(
@@ -874,7 +895,11 @@ class KernelEstimator(BaseEstimator):
         model, encoder = self.model_, getattr(self, "encoder_", None)
         classes, held = getattr(self, "classes_", None), self.held_out_
         usual = type(self)().get_params(deep=False)
-        settings = {name: str(value) for name, value in self.get_params(deep=False).items()}
+        settings = {
+            name: f"array of shape {tuple(value.shape)}" if hasattr(value, "shape") else str(value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in NOT_STORED
+        }
         return {
             "model": type(self).__name__,
             "target": self._target,

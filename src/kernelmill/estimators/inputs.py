@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from sklearn.utils import check_consistent_length
 
 from ..data import Columns, Encoder, Table, is_table, matrix, opened, shuffled
 from ..data.categories import checksums
@@ -52,11 +53,16 @@ class How:
     numbers: bool
 
 
+def is_frame(X: DataLike) -> bool:
+    """Whether X is a data frame."""
+    return hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema"))
+
+
 def is_table_like(X: DataLike, y: DataLike = None, columns: object = None) -> bool:
     """Whether X is to be read as a table of columns, and not as an array."""
     if is_table(X) or isinstance(X, dict):
         return True
-    if not (hasattr(X, "columns") and (hasattr(X, "dtypes") or hasattr(X, "schema"))):
+    if not is_frame(X):
         return False
     # A frame whose columns have no names is an array in a frame, as scikit-learn has it.
     named = all(isinstance(name, str) for name in X.columns)
@@ -121,16 +127,22 @@ def without_copies(
     content = np.concatenate(
         [checksums(table.read(names, a, b), names) for a, b in itertools.pairwise(table.cuts)]
     )
-    targets = np.asarray(y, dtype=object if np.asarray(y).dtype.kind in "OUS" else np.float64)
-    targets = targets.reshape(len(targets), -1)
-    codes = [np.unique(column, return_inverse=True)[1] for column in targets.T]
-    rows = np.stack([content, *(code.astype(np.uint64) for code in codes)], 1)
-    first = np.unique(rows, axis=0, return_index=True)[1]
+    check_consistent_length(content, y)
+    targets = np.asarray(y, dtype=object).reshape(len(content), -1)
+    rows = np.stack([content, *(_codes(column) for column in targets.T)], 1)
     w = check_weights(sample_weight, len(rows)).numpy()
+    there = np.flatnonzero(w > 0)
     kept = np.zeros(len(rows), bool)
-    kept[first] = True
-    log.info("%s: %d rows are copies of others, and left out", table.where, (~kept).sum())
+    kept[there[np.unique(rows[there], axis=0, return_index=True)[1]]] = True
+    copies = len(there) - int(kept.sum())
+    log.info("%s: %d rows are copies of others, and left out", table.where, copies)
     return given, y, np.where(kept, w, 0.0)
+
+
+def _codes(values: np.ndarray) -> np.ndarray:
+    """A number for each different value, whatever they are."""
+    known: dict[object, int] = {}
+    return np.array([known.setdefault(v, len(known)) for v in values.tolist()], np.uint64)
 
 
 def _names(value: DataLike) -> list[str]:

@@ -13,7 +13,7 @@ Scores = Callable[[np.ndarray], dict[str, float]]  # of weights of the rows
 NORMAL = 1.959964  # standard deviations on each side of the middle 95 %
 FEWEST_ROWS = 10  # of which a bootstrap says anything
 # Samples that are drawn: as many as this much work allows, in rows times curves.
-LEAST, MOST, WORK = 200, 1000, 40_000_000
+LEAST, ENOUGH, MOST, WORK = 40, 200, 1000, 40_000_000
 KNOWN = 0.9  # of the samples that must have the score at all
 
 
@@ -80,6 +80,9 @@ def _middle(score: float, values: np.ndarray) -> Interval | None:
     known = values[np.isfinite(values)]
     if not math.isfinite(score) or len(known) < KNOWN * len(values):
         return None
-    low, high = np.quantile(known, [0.025, 0.975])
+    if len(values) < ENOUGH:  # of many rows: few samples tell a deviation, but no quantiles
+        low, high = score - 1.96 * known.std(), score + 1.96 * known.std()
+    else:
+        low, high = np.quantile(known, [0.025, 0.975])
     low, high = min(score, float(low)), max(score, float(high))
     return (low, high) if low < high else None

@@ -187,13 +187,12 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return held_out_numbers(values, targets, judged.w, IN_TURN)
 
     def _score_left_out(self, rows: Rows) -> HeldOut | None:
-        """Where nothing was chosen, and so nothing judged: some rows, each predicted by the others
-        with this kernel and ridge.
+        """Where nothing was chosen, and so nothing judged: few rows, each predicted by the others
+        with this kernel and ridge. Some of many would tell of another model.
         """
         used = torch.arange(len(rows.y)) if rows.keep is None else rows.keep
         if len(used) > LEFT_OUT:
-            drawn = torch.Generator().manual_seed(self.plan_.seed)
-            used = used[torch.randperm(len(used), generator=drawn)[:LEFT_OUT]].sort().values
+            return None
         X, Y, w = rows.X[used.to(rows.X.device)], rows.y[used].double(), rows.w[used].double()
         mean = rows.units.mean.cpu().double()
         try:

@@ -94,10 +94,10 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
     solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
-    if base.every_row and request.centers == "kmeans":
+    if request.centers == "kmeans" and base.p * ways.LEAST > base.n:
         raise InputError(
-            f"centers='kmeans' was given, and every one of the {base.n} rows would be a center;"
-            " set n_centers=, at most a fifth of the rows."
+            f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
+            f" mean of {ways.LEAST} rows or more; set n_centers to at most a fifth of the rows."
         )
     if request.ridge is None and not solver.needs_ridge:
         base = replace(base, ridge=0.0)

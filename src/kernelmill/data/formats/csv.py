@@ -48,7 +48,7 @@ class _Csv(ArrowTable):
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
         named = [name for name, kind in other.items() if kind == "text"]
-        if all(self._declared[name] == "text" for name in named):
+        if all(self._declared[name] in ("text", "empty") for name in named):
             return super()._of_kinds(other)
         wanted = {**self._kinds(), **other}
         return self._again(wanted).of_kinds(wanted)
@@ -83,7 +83,9 @@ def _open(path: Path, limit: int, kinds: Kinds) -> Table:
         files.unchanged()
         return _open(path, limit, wanted)
 
-    return _Csv(table, files, again, commas)
+    made = _Csv(table, files, again, commas)
+    made.comma_columns = frozenset(name for name, guess in guesses.items() if guess.has_commas)
+    return made
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def _from_pandas(X: pd.DataFrame) -> pa.Table:
         column = X.iloc[:, place]
         if str(kind).startswith("period"):
             other[name] = column.dt.to_timestamp()
+        elif str(kind).startswith("Sparse"):
+            other[name] = column.sparse.to_dense()
         elif str(kind).startswith("interval"):
             other[name] = column.astype(str)
         elif str(kind) == "category" and str(kind.categories.dtype).startswith("interval"):
