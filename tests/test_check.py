@@ -223,3 +223,10 @@ def test_settings_of_a_run_are_nobody_s_business(tmp_path):
     model = KernelRegressor(**QUICK, checkpoint=tmp_path / "run", centers=X[:9]).fit(X, X[:, 0])
     said = json.dumps(model.about())
     assert str(tmp_path) not in said and "array of shape (9, 2)" in said
+
+
+def test_a_file_without_rows_is_a_sentence(tmp_path, model):
+    model.save(tmp_path / "m")
+    FRAME[:0].to_csv(tmp_path / "none.csv", index=False)
+    assert "RecursionError" not in typed("predict", tmp_path / "m", tmp_path / "none.csv",
+                                         "--out", tmp_path / "p.csv")  # fmt: skip

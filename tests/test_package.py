@@ -47,7 +47,10 @@ def some_slow(pages: list[Path], *slow: str) -> list:
     ]
 
 
-@pytest.mark.parametrize("page", some_slow(PAGES, "data.md", "embeddings.md", "metrics.md"))
+@pytest.mark.parametrize(
+    "page",
+    some_slow(PAGES, "data.md", "embeddings.md", "metrics.md", "production.md", "columns.md"),
+)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {}

@@ -12,7 +12,8 @@ from .errors import one_of
 from .kernels import Points
 from .ops import KernelProduct
 
-WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky", "kmeans"]
+WAYS = ["uniform", "balanced", "kmeans++", "farthest", "rpcholesky"]  # to choose rows
+MEANS = "kmeans"  # of rows: see `means`
 # The greedy ways look at this many candidate rows for each center: their cost is p·pool kernel
 # values a round.
 POOL = 4

@@ -94,7 +94,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
     solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
-    if request.centers == "kmeans" and base.p * ways.LEAST > base.n:
+    if request.centers == ways.MEANS and base.p * ways.LEAST > base.n:
         raise InputError(
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
             f" mean of {ways.LEAST} rows or more; set n_centers to at most a fifth of the rows."
@@ -608,7 +608,7 @@ def choose_centers(task: Task, kernel: Kernel, generator: torch.Generator) -> Ce
         # Row for row, so that the model does not depend on a seed.
         rows = torch.arange(source.n)[shard(team)]
         return Centers(source.take(rows).X.to(base.device), None, True)
-    if task.request.centers == "kmeans":
+    if task.request.centers == ways.MEANS:
         Z = task.comm.same(lambda: ways.means(_bound(task, kernel), source, base.p, generator))
         return Centers(Z[shard(team)].to(base.device))
     chosen, drawn_so_far = task.comm.same(

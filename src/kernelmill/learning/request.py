@@ -192,7 +192,7 @@ def _check_centers(centers: object) -> str | Tensor:
     if centers is None:
         return "uniform"
     if isinstance(centers, str):
-        if centers not in ways.WAYS:
-            raise one_of("centers", centers, ways.WAYS)
+        if centers not in (*ways.WAYS, ways.MEANS):
+            raise one_of("centers", centers, [*ways.WAYS, ways.MEANS])
         return centers
     return torch.as_tensor(np.asarray(centers.cpu() if isinstance(centers, Tensor) else centers))

@@ -29,12 +29,13 @@ class Profile(torch.autograd.Function):
         return grad * slope, None
 
 
-def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor) -> Tensor:
+def loo_residuals(K: Tensor, Y: Tensor, ridge: Tensor, rough: bool = False) -> Tensor:
     """Leave-one-out residuals y_i − f_{−i}(x_i) of kernel ridge; `ridge` (r,) is λ/w of each row.
 
-    Leading axes are batches. On a CPU by float32, where that has digits enough: see SINGLE.
+    Leading axes are batches. `rough`: by float32 on a CPU, where that has digits enough: see
+    SINGLE.
     """
-    if K.device.type == "cpu" and ridge.min().item() >= SINGLE:
+    if rough and K.device.type == "cpu" and ridge.min().item() >= SINGLE:
         K, ridge = K.float(), ridge.float()
     inverse = _inverse(K, ridge)
     a = (inverse @ Y.to(inverse)).to(Y)

@@ -48,7 +48,7 @@ class _Csv(ArrowTable):
 
     def _of_kinds(self, other: dict[str, str]) -> Table:
         named = [name for name, kind in other.items() if kind == "text"]
-        if all(self._declared[name] in ("text", "empty") for name in named):
+        if not self.n or all(self._declared[name] == "text" for name in named):
             return super()._of_kinds(other)
         wanted = {**self._kinds(), **other}
         return self._again(wanted).of_kinds(wanted)
