@@ -32,6 +32,7 @@ def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
     mlflow.set_registry_uri((tmp_path / "runs").as_uri())
+    mlflow.set_experiment("models")  # not that of another test's store
     yield
     while mlflow.active_run():
         mlflow.end_run()
