@@ -201,7 +201,7 @@ def said(model: Any, T: Any) -> np.ndarray:
         return np.column_stack([model._values(T).numpy(), model.predict_proba(T)])
     return np.column_stack(
         model.predict(T, return_std=True)
-        if model.model_.uncertainty is not None
+        if model.model_.process is not None
         else [model.predict(T)]
     )
 

@@ -813,7 +813,7 @@ def test_sgpr_finds_bandwidth_and_noise():
     model = KernelRegressor(
         kernel=kernels.Gaussian("auto"), n_centers=100, solver="sgpr", random_state=0
     ).fit(X.numpy(), y.numpy())
-    known = model.model_.uncertainty
+    known = model.model_.process
     assert known.noise.item() == pytest.approx(0.09, rel=0.2)
     assert float(np.ravel(model.model_.kernel.bandwidth)[0]) == pytest.approx(0.7, rel=0.3)
     _, std = model.predict(X.numpy(), return_std=True)

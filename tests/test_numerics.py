@@ -485,7 +485,7 @@ def test_noise_over_signal_is_the_ridge_whatever_the_weights(rng, weight):
     model = KernelRegressor(kernel=Gaussian(1.0), solver="sgpr", ridge=0.25).fit(
         X, y, np.full(40, weight)
     )
-    known = model.model_.uncertainty
+    known = model.model_.process
     assert (known.noise / known.signal).item() == pytest.approx(0.25)
 
 

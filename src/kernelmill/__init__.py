@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from . import callbacks, kernels, losses, solvers
+    from . import callbacks, kernels, losses, solvers, uncertainty
     from .data import Columns
     from .errors import (
         CheckpointError,
@@ -49,7 +49,7 @@ _HOMES = {
     "load": "estimators",
     "plan": "solvers",
 }
-_ROOMS = ("callbacks", "kernels", "losses", "solvers")
+_ROOMS = ("callbacks", "kernels", "losses", "solvers", "uncertainty")
 
 __all__ = [
     "CheckpointError",
@@ -70,6 +70,7 @@ __all__ = [
     "losses",
     "plan",
     "solvers",
+    "uncertainty",
 ]
 
 

@@ -32,13 +32,14 @@ from .data.categories import Category
 from .data.number_names import EXACT, NumberNames
 from .errors import InputError, require_package, writing
 from .model import KernelModel
+from .processes import SampledProcess
 from .storage.atomic import aside, keep_mode
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 PREFIX = "kernelmill_"  # of the nodes around the sum, so that no name occurs twice
-OUTPUTS = ("prediction", "label", "probabilities")
+OUTPUTS = ("prediction", "deviation", "label", "probabilities")
 # Bytes of a file: above, protobuf ends, and tensors go to a file of their own.
 LARGEST = 1_800_000_000
 OPSET = 20  # the first that takes texts apart; other models do with what torch writes
@@ -396,12 +397,21 @@ class _Around:
             == torch.float64
         )
         kind = NUMBERS[np.dtype("float64" if wide else "float32")]
-        if flat:
-            self._op("Squeeze", values, self._constant(np.array([1], np.int64)), name="prediction")
-        else:
-            self._op("Identity", values, name="prediction")
-        shape = ("rows",) if flat else ("rows", self._model.alpha.shape[1])
-        self.outputs.append(self._typed("prediction", kind, *shape))
+        c = self._model.alpha.shape[1]
+        found = {"prediction": values}
+        if isinstance(self._model.process, SampledProcess):
+            places = {"prediction": np.arange(c), "deviation": np.arange(c, 2 * c)}
+            found = {
+                name: self._op("Gather", values, self._constant(place), axis=1)
+                for name, place in places.items()
+            }
+        for name, part in found.items():
+            if flat:
+                self._op("Squeeze", part, self._constant(np.array([1], np.int64)), name=name)
+            else:
+                self._op("Identity", part, name=name)
+            shape = ("rows",) if flat else ("rows", c)
+            self.outputs.append(self._typed(name, kind, *shape))
 
     def labels(
         self,

@@ -14,9 +14,8 @@ from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import FEW, KernelProduct, bind, frame, in_own_modes, own_modes
 from .planning.memory import GPU_TILE_BYTES, TILE_BYTES
-from .solvers import Uncertainty
+from .processes import SampledProcess, SparseProcess
 
-UNCERTAINTY = ("L", "R", "signal", "noise")
 ROWS = 16_384  # predicted at a time: enough to fill a GPU, and few beside a million centers
 
 
@@ -49,7 +48,7 @@ class KernelModel(nn.Module):
         Kernel values that are held at a time. None: what suits the device.
     precision : str, optional
         What features are rounded to, in training as in prediction.
-    uncertainty : Uncertainty, optional
+    process : SparseProcess or SampledProcess, optional
         What `std` is computed from, of a Gaussian process.
     comm : Communicator, optional
         The ranks that share it. None: this process alone.
@@ -63,10 +62,6 @@ class KernelModel(nn.Module):
     Z: Tensor
     alpha: Tensor
     intercept: Tensor
-    L: Tensor  # these four only where the model is a Gaussian process: see Uncertainty
-    R: Tensor
-    signal: Tensor
-    noise: Tensor
 
     def __init__(  # noqa: PLR0913
         self,
@@ -76,7 +71,7 @@ class KernelModel(nn.Module):
         intercept: Tensor,
         tile_bytes: int | None = None,
         precision: str | None = None,
-        uncertainty: Uncertainty | None = None,
+        process: SparseProcess | SampledProcess | None = None,
         comm: Communicator | None = None,
         n_centers: int | None = None,
         constants: dict[int, float] | None = None,
@@ -89,9 +84,7 @@ class KernelModel(nn.Module):
         # As a file has it: the order of a sum follows it.
         self.register_buffer("alpha", alpha.contiguous())
         self.register_buffer("intercept", intercept)
-        self.ridge = None if uncertainty is None else uncertainty.ridge
-        for name in UNCERTAINTY if uncertainty is not None else ():
-            self.register_buffer(name, getattr(uncertainty, name))
+        self.process = process
         self._prepared: tuple[KernelProduct, Points] | None = None
 
     def __getstate__(self) -> dict:
@@ -130,23 +123,27 @@ class KernelModel(nn.Module):
             return self._values(X)
 
     def _values(self, X: Tensor) -> Tensor:
+        return self._sum(X, self.alpha, self.intercept)
+
+    def _sum(self, X: Tensor, alpha: Tensor, intercept: Tensor) -> Tensor:
+        """(r, ·) K(X, Z) times weights of this rank's centers, over all ranks."""
         K, Z = self.prepared()
         # Rows that differ would add up to numbers that look right.
         agree(self.comm, lambda: _facts(X))
         # Tiles are computed in place, without gradients; the exported program has them.
         X = X.detach()
-        dtype = torch.promote_types(self.alpha.dtype, self.intercept.dtype)
-        out = torch.empty(len(X), self.alpha.shape[1], dtype=dtype, device=self.alpha.device)
+        dtype = torch.promote_types(alpha.dtype, intercept.dtype)
+        out = torch.empty(len(X), alpha.shape[1], dtype=dtype, device=alpha.device)
         waiting: list[tuple[int, Callable[[], Tensor]]] = []
         # Rows stream through: neither X nor K is ever whole on the device.
         for i in range(0, len(X), ROWS):
             points = K.points(self.as_learned(X[i : i + ROWS]))
-            waiting.append((i, self.comm.start_sum(K.matmul(points, Z, self.alpha))))
+            waiting.append((i, self.comm.start_sum(K.matmul(points, Z, alpha))))
             if len(waiting) > 1:  # the sum over ranks of one piece runs while the next is computed
                 j, summed = waiting.pop(0)
-                torch.add(summed(), self.intercept, out=out[j : j + ROWS])
+                torch.add(summed(), intercept, out=out[j : j + ROWS])
         for j, summed in waiting:
-            torch.add(summed(), self.intercept, out=out[j : j + ROWS])
+            torch.add(summed(), intercept, out=out[j : j + ROWS])
         return out
 
     def as_learned(self, X: Tensor) -> Tensor:
@@ -162,12 +159,20 @@ class KernelModel(nn.Module):
             raise InputError(
                 "prepare the model before it is exported: model.prepared(), or call it once."
             )
-        K, Z = self._prepared
-        return K.expression(self.as_learned(X), Z, self.alpha) + self.intercept
+        (K, Z), process, X = self._prepared, self.process, self.as_learned(X)
+        if not isinstance(process, SampledProcess):
+            return K.expression(X, Z, self.alpha) + self.intercept
+        sums = K.expression(X, Z, torch.cat([self.alpha, process.draws], 1))
+        c = self.alpha.shape[1]
+        values = sums[:, :c] + self.intercept
+        prior = process.prior(self.kernel, X)
+        deviations = process.std(process.share(prior, prior - sums[:, c:]))
+        return torch.cat([values, deviations.to(values.dtype)], 1)
 
     def exported(self) -> torch.export.ExportedProgram:
         """The model as torch.export's program, for any number of rows (2 or more) of the precision
-        of its centers. K(X, Z) is held: give it some hundred rows at a time.
+        of its centers. K(X, Z) is held: give it some hundred rows at a time. With
+        uncertainty="posterior" it gives (r, 2c): values, then their standard deviations.
         """
         model = copy.deepcopy(self).cpu().eval()
         model.prepared()
@@ -178,32 +183,59 @@ class KernelModel(nn.Module):
             model, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},)
         )
 
-    @property
-    def uncertainty(self) -> Uncertainty | None:
-        return (
-            None
-            if self.ridge is None
-            else Uncertainty(self.L, self.R, self.signal, self.noise, self.ridge)
-        )
-
     @in_own_modes()
     def std(self, X: Tensor) -> Tensor:
         """(r, c) standard deviation of the targets at X, noise included.
 
         Only a Gaussian process knows it.
         """
-        known = self.uncertainty
-        if known is None:
-            raise InputError("this model has no variance: it was not trained by solver='sgpr'.")
+        process = self.process
+        if process is None:
+            raise InputError(
+                "this model is no Gaussian process: it was trained neither by solver='sgpr' nor"
+                " with uncertainty='posterior'."
+            )
+        found = [process.std(self._share(part)) for part in X.split(4096)]
+        return torch.cat(found) if found else process.signal.new_empty(0, len(process.signal))
+
+    @in_own_modes()
+    def std_parts(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """(r,) the function's variance, of a signal of variance 1, and (c,) that of the noise of
+        one target.
+        """
+        assert self.process is not None
+        return torch.cat([self._share(part) for part in X.split(4096)]), self.process.noise
+
+    def _share(self, X: Tensor) -> Tensor:
+        if isinstance(self.process, SampledProcess):
+            return self.process.share(*self._deviations(X))
+        assert self.process is not None
         K, Z = self.prepared()
-        out = torch.empty(len(X), len(known.signal), dtype=known.L.dtype, device=known.L.device)
-        for i in range(0, len(X), 4096):
-            x = K.points(self.as_learned(X[i : i + 4096]))
-            phi = torch.linalg.solve_triangular(known.L, K.dense(Z, x).to(known.L), upper=False)
-            left = torch.linalg.solve_triangular(known.R, phi, upper=False)
-            share = K.diagonal(x).to(phi) - (phi * phi).sum(0) + known.ridge * (left * left).sum(0)
-            out[i : i + 4096] = (share.clamp(min=0)[:, None] * known.signal + known.noise).sqrt()
-        return out
+        return self.process.share(K, Z, K.points(self.as_learned(X)))
+
+    def _deviations(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """(r, S) functions of the prior, and what is left of them: in units of the signal's
+        deviation.
+        """
+        assert isinstance(self.process, SampledProcess)
+        prior = self.process.prior(self.kernel, self.as_learned(X).to(self.alpha.device))
+        draws = self.process.draws
+        return prior, prior - self._sum(X, draws, draws.new_zeros(()))
+
+    @in_own_modes()
+    def draw(self, X: Tensor) -> Tensor:
+        """(r, c, S) functions of the posterior at rows, without noise: the same functions at every
+        call. Of several outputs, each takes them in another order, so that they do not go together.
+        """
+        if not isinstance(self.process, SampledProcess):
+            raise InputError(
+                "this model has no functions to draw: fit with uncertainty='posterior'."
+            )
+        mean, c = self._values(X), self.alpha.shape[1]
+        left = torch.cat([self._deviations(part)[1] for part in X.split(ROWS)] or [mean[:, :0]])
+        turns = [j * left.shape[1] // c for j in range(c)]
+        each = torch.stack([left.roll(turn, 1) for turn in turns], 1).to(mean)
+        return mean[..., None] + each * self.process.signal.sqrt().to(mean)[:, None]
 
     def extra_repr(self) -> str:
         return (

@@ -63,6 +63,7 @@ class TrainSettings(TypedDict, total=False):
     ensemble: bool | int | str
     time_limit: float
     scoring: str
+    uncertainty: str | TomlTable
     random_state: Annotated[int, Field(ge=0, lt=2**32)]
     device: str
     ranks: int
@@ -108,13 +109,15 @@ def _check(where: str, values: Mapping[str, object], hints: Mapping[str, Any]) -
 def estimator_arguments(settings: TrainSettings) -> dict[str, Any]:
     """The arguments of the estimator, in which tables such as [kernel] are the objects they name.
     Settings that are no arguments, such as the target, have to be taken out before."""
-    from .. import solvers
+    from .. import solvers, uncertainty
 
     made: dict[str, Any] = {"random_state": 0, **settings}
     if (kernel := _kernel(made.pop("kernel", None), made.pop("bandwidth", None))) is not None:
         made["kernel"] = kernel
     if isinstance(solver := made.get("solver"), dict):
         made["solver"] = _named("solver", solver, solvers)
+    if isinstance(sure := made.get("uncertainty"), dict):
+        made["uncertainty"] = _named("uncertainty", sure, uncertainty)
     columns = columns_of(settings)
     for name in (*OF_COLUMNS, "columns"):
         made.pop(name, None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Columns = dict[str, np.ndarray | pa.Array | pa.ChunkedArray]
 
 ENDINGS = (".parquet", ".csv", ".npy")
-INTERVAL = 1.959964  # standard deviations to either side that hold 95 %
+USUAL = 0.9  # of the targets, that lie in their intervals
 
 
 @command
@@ -37,8 +37,14 @@ def predict(
     ] = None,
     intervals: Annotated[
         bool,
-        typer.Option("--intervals", help="95 % intervals, for a model trained with --solver sgpr."),
+        typer.Option(
+            "--intervals", help="Between which values each target lies; of classes, its set."
+        ),
     ] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="The share of targets that lie inside, with --intervals. (default: 0.9)"),
+    ] = None,
     keep: Annotated[
         str | None,
         typer.Option(
@@ -52,13 +58,16 @@ def predict(
     """Predict the rows of a data file."""
     from .. import load
 
+    if coverage is not None and not intervals:
+        raise InputError(f"--coverage {coverage:g} was given without --intervals; add it.")
     _check_out(out, data, tables_only=bool(keep or intervals))
     estimator = load(model, ranks="auto").set_params(verbose=int(rank() == 0))
     table = table_of(data, part or "test", kinds=estimator.kinds())
     kept = _kept(table, keep.split(",") if keep else [])
     if probabilities is None:
         probabilities = out.suffix.lower() != ".npy"
-    made = _predictions(estimator, table, probabilities, intervals)
+    inside = (USUAL if coverage is None else coverage) if intervals else None
+    made = _predictions(estimator, table, probabilities, inside)
     if clash := set(kept) & set(made):
         raise InputError(
             f"--keep {min(clash)!r} has the name of a prediction; rename that column first."
@@ -95,25 +104,28 @@ def _predictions(
     estimator: KernelClassifier | KernelRegressor,
     table: Table,
     probabilities: bool,
-    intervals: bool,
+    coverage: float | None,
 ) -> Columns:
     import numpy as np
 
     from .. import KernelClassifier
 
-    if intervals:
-        if isinstance(estimator, KernelClassifier):
-            raise InputError(
-                "--intervals is for numbers, and this model predicts classes; leave it out."
-            )
-        found, spread = estimator.predict(table, return_std=True)
-        wide = INTERVAL * spread
-        return {"prediction": found, "lower": found - wide, "upper": found + wide}
-    if not isinstance(estimator, KernelClassifier) or not probabilities:
+    if not isinstance(estimator, KernelClassifier):
+        made = {"prediction": estimator.predict(table)}
+        if coverage is not None:
+            made["lower"], made["upper"] = estimator.predict_interval(table, coverage)
+        return made
+    if not probabilities and coverage is None:
         return {"prediction": estimator.predict(table)}
     shares, classes = np.asarray(estimator.predict_proba(table)), estimator.classes_
-    each = {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
-    return {"prediction": classes[estimator.decided(shares)], **each}
+    made = {"prediction": classes[estimator.decided(shares)]}
+    if coverage is not None:
+        holds = np.asarray(estimator.predict_set(table, coverage))
+        names = np.array([str(name) for name in classes], dtype=object)
+        made["set"] = np.array([" | ".join(names[row]) for row in holds], dtype=object)
+    if probabilities:
+        made |= {f"probability of {name}": shares[:, i] for i, name in enumerate(classes)}
+    return made
 
 
 def write_predictions(path: Path, columns: Columns) -> None:

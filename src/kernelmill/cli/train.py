@@ -109,6 +109,10 @@ def train(
             help="What to aim for: accuracy, log_loss, roc_auc, balanced_accuracy, f1; r2, rmse, …"
         ),
     ] = None,
+    uncertainty: Annotated[
+        str | None,
+        typer.Option(help="conformal or posterior: how it tells how sure it is, of numbers."),
+    ] = None,
     random_state: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="(default: 0)")
     ] = None,

@@ -26,6 +26,7 @@ from torch import Tensor
 from .. import kernels, solvers
 from ..callbacks.listeners import Callback, callbacks_of
 from ..callbacks.progress import show_columns, watch
+from ..conformal import Intervals, Sets
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..data.account import Account
@@ -849,6 +850,10 @@ class KernelEstimator(BaseEstimator):
             if name not in NOT_STORED
         }
         fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
+        fitted = {
+            name: value.to_dict() if isinstance(value, (Intervals, Sets)) else value
+            for name, value in fitted.items()
+        }
         save_model(
             folder,
             self.model_,
@@ -942,6 +947,8 @@ class KernelEstimator(BaseEstimator):
         "confusion_",
         "held_out_",
         "origin_",
+        "intervals_",
+        "sets_",
     ]
 
     def _get_fitted_attr_html(self, doc_link: str = ""):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..calibration import FLOOR, Calibration, calibrate
 from ..callbacks.listeners import Callback
+from ..conformal import Sets, check_coverage
 from ..data import Columns, Encoder
 from ..data.kinds import of_array, places
 from ..distributed.team import is_alone
@@ -168,6 +169,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     held_out_ : dict or None
         Scores of rows that the model, or one like it, did not see: `rows`, `how` they were kept
         out, and `scores` by name.
+    sets_ : Sets or None
+        What prediction sets are made of: how likely the true class was, of rows that were kept out
+        or left out in turn.
     confusion_ : array or None
         True classes in rows, predicted ones in columns, of rows that were kept out.
     origin_ : dict or None
@@ -182,6 +186,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     bias_: np.ndarray
     floor_: float
     decision_bias_: np.ndarray
+    sets_: Sets | None = None
     _scores = tuple(CLASSES)
 
     def __init__(  # noqa: PLR0913
@@ -321,7 +326,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             new = calibrate(values, targets, w, shares, old.floor)
         decision = self._decide(new, values, targets, w)
         self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
-        self._keep_calibration(old.mix(new, share))
+        mixed = old.mix(new, share)
+        chances = torch.softmax(mixed.logits(values), 1)
+        self.sets_ = Sets.of(chances, targets, w.double(), KEPT_OUT) or self.sets_
+        self._keep_calibration(mixed)
         self.decision_bias_ = (1 - share) * self.decision_bias_ + share * decision
         return self
 
@@ -366,7 +374,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             fitted["slope_"], fitted["log_slope_"] = slopes
             fitted["bias_"] = fitted.get("bias_", none) / temperature
             fitted["floor_"] = floor or FLOOR
-        return super().restored(model, {**extra, "fitted": fitted}, encoder)
+        stored = fitted.pop("sets_", None)
+        found = super().restored(model, {**extra, "fitted": fitted}, encoder)
+        found.sets_ = None if stored is None else Sets.from_dict(stored)
+        return found
 
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
@@ -397,7 +408,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """By the rows that probabilities are calibrated on, which is done here too."""
         self.confusion_: np.ndarray | None = None
         self.decision_bias_ = np.zeros(len(self.classes_))
-        self.held_out_ = None
+        self.held_out_, self.sets_ = None, None
         self._keep_calibration(self._calibrate(rows, fitted.judged))
         return self.held_out_
 
@@ -544,6 +555,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if how:
             chances = torch.softmax(found.logits(values), 1)
             self.held_out_ = held_out_classes(chances, targets.double(), w.double(), how)
+            self.sets_ = Sets.of(chances, targets.double(), w.double(), how)
         return found
 
     def _no_grad_values(self, X: DataLike) -> Tensor:
@@ -665,6 +677,31 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """
         probabilities = torch.softmax(self._logits(X), 1)
         return probabilities if isinstance(X, Tensor) else probabilities.cpu().numpy()
+
+    def predict_set(self, X: DataLike, coverage: float = 0.9) -> np.ndarray | Tensor:
+        """(r, classes) which classes each row may be of: its true class is among them with the
+        probability asked for, for new rows like those of the training, on average over them,
+        however good the model. The likeliest class is always there.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        coverage : float
+            The share of rows whose true class is in their set.
+        """
+        check_coverage(coverage)
+        probabilities = torch.softmax(self._logits(X), 1)
+        if len(self.classes_) == 1:
+            found = torch.ones_like(probabilities, dtype=torch.bool)
+        elif self.sets_ is None:
+            raise InputError(
+                "this model has no prediction sets: it was made before there were any, or no rows"
+                " were kept out of its training; fit it again with validation_fraction=0.1."
+            )
+        else:
+            found = self.sets_.holds(probabilities, coverage)
+        return found if isinstance(X, Tensor) else found.cpu().numpy()
 
     def predict_log_proba(self, X: DataLike) -> np.ndarray | Tensor:
         """Logarithms of `predict_proba`.

@@ -4,6 +4,7 @@ without a model, and what a picture of them needs."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,10 @@ from .intervals import (
 )
 from .regressor import KernelRegressor
 
+# Of intervals that are compared with the targets, and those of them that are scores.
+COVERAGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SCORED, USUAL = (0.5, 0.9, 0.95), 0.9
+
 
 @dataclass
 class Evaluation:
@@ -35,8 +40,9 @@ class Evaluation:
 
     Of classes: the confusion matrix, true classes in rows, the reliability of probabilities (of
     the second of two classes, else of the class predicted) and curves of each class that is among
-    the rows; of numbers: all true and predicted values, (rows, outputs), and metrics of each
-    output. `target` is the name of what is predicted, where it is known.
+    the rows; of numbers: all true and predicted values, (rows, outputs), metrics of each output,
+    and the shares of targets inside their intervals, by the share that was asked for. `target` is
+    the name of what is predicted, where it is known.
     """
 
     task: str
@@ -53,6 +59,7 @@ class Evaluation:
     true: np.ndarray | None = None
     predicted: np.ndarray | None = None
     outputs: list[dict[str, float]] = field(default_factory=list)
+    covered: dict[float, float] = field(default_factory=dict)
     target: str | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -106,7 +113,7 @@ def evaluate(
             f"the target holds texts, such as {str(y.ravel()[0])!r}, and this model predicts"
             " numbers."
         )
-    return _of_numbers(y.astype(np.float64), np.asarray(model.predict(X), dtype=np.float64), w)
+    return _of_numbers(y.astype(np.float64), *_predicted(model, X), w)
 
 
 def _weights(given: ArrayLike | None, n: int) -> np.ndarray:
@@ -307,7 +314,47 @@ class NumberScores:
         }
 
 
-def _of_numbers(y: np.ndarray, predicted: np.ndarray, w: np.ndarray) -> Evaluation:
+class ErrorBars(NamedTuple):
+    """What a model said beside its predictions: deviations, and intervals by their coverage."""
+
+    deviation: np.ndarray
+    limits: dict[float, tuple[np.ndarray, np.ndarray]]
+
+    def inside(self, y: np.ndarray, w: np.ndarray) -> dict[float, float]:
+        """The share of targets inside their intervals, by the share that was asked for."""
+        return {
+            coverage: float(np.average(((y >= low) & (y <= high)).mean(1), weights=w))
+            for coverage, (low, high) in self.limits.items()
+        }
+
+    def scores(self, y: np.ndarray, predicted: np.ndarray, w: np.ndarray) -> dict[str, float]:
+        """Shares of targets inside their intervals, the mean width of the usual ones, and the
+        negative log likelihood of normal distributions: means over outputs.
+        """
+        shares = self.inside(y, w)
+        found = {f"coverage_{100 * part:g}": shares[part] for part in SCORED if part in shares}
+        if USUAL in self.limits:
+            low, high = self.limits[USUAL]
+            found["width_90"] = float(np.average((high - low).mean(1), weights=w))
+        size = np.maximum(self.deviation, np.finfo(np.float64).tiny ** 0.5)
+        losses = np.log(size) + 0.5 * np.log(2 * np.pi) + 0.5 * ((y - predicted) / size) ** 2
+        found["nll"] = float(np.average(losses.mean(1), weights=w))
+        return found
+
+
+def _predicted(model: KernelRegressor, X: DataLike) -> tuple[np.ndarray, ErrorBars | None]:
+    """Predictions, (rows,) or (rows, outputs), and error bars where the model has them."""
+    if not model.has_error_bars:
+        return np.asarray(model.predict(X), dtype=np.float64), None
+    predicted, deviation, limits = model.predict_with_error_bars(X, COVERAGES)
+    wide = lambda part: np.asarray(part, dtype=np.float64).reshape(len(part), -1)  # noqa: E731
+    shown = {share: (wide(low), wide(high)) for share, (low, high) in limits.items()}
+    return np.asarray(predicted, dtype=np.float64), ErrorBars(wide(deviation), shown)
+
+
+def _of_numbers(
+    y: np.ndarray, predicted: np.ndarray, bars: ErrorBars | None, w: np.ndarray
+) -> Evaluation:
     if y.shape != predicted.shape:
         raise DataFileError(
             f"the target has shape {y.shape}, and the model's predictions {predicted.shape}."
@@ -320,15 +367,27 @@ def _of_numbers(y: np.ndarray, predicted: np.ndarray, w: np.ndarray) -> Evaluati
     scores = NumberScores.of(y, predicted)
     mean = np.average(y, axis=0, weights=w)
     each = [NumberScores.of(y[:, [i]], predicted[:, [i]])(w) for i in range(y.shape[1])]
+    found = scores(w) | {"largest_error": float(np.abs(y - predicted).max())}
+    intervals = bootstrap(scores, w, y.shape[1])
+    if bars is not None:
+        sure = bars.scores(y, predicted, w)
+        found |= sure
+        rows = effective_rows(w)
+        intervals |= {
+            name: share_interval(share, rows)
+            for name, share in sure.items()
+            if name.startswith("coverage_")
+        }
     return Evaluation(
         "regression",
         len(y),
-        scores(w) | {"largest_error": float(np.abs(y - predicted).max())},
-        bootstrap(scores, w, y.shape[1]),
+        found,
+        intervals,
         NumberScores.of(y, np.broadcast_to(mean, y.shape))(w),
         "the mean",
         gain_interval((np.abs(y - mean) - np.abs(y - predicted)).mean(1), w),
         true=y,
         predicted=predicted,
         outputs=each,
+        covered={} if bars is None else bars.inside(y, w),
     )

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, Self, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 from torch import Tensor
 
+from ..callbacks.listeners import Callback
+from ..conformal import Intervals, Left, check_coverage, fit_conformal
+from ..data import Columns, Encoder
 from ..errors import InputError
+from ..kernels import Kernel
 from ..learning import Fitted, Held, Rows, learn
-from ..learning.rows import MERGE_ROWS, merge, squares, units_of
+from ..learning.rows import MERGE_ROWS, each_of, merge, squares, units_of
 from ..learning.streaming import Chunk, remember
+from ..model import KernelModel
 from ..ops import in_own_modes
+from ..planning.arguments import whole
+from ..planning.plan import Plan
+from ..processes import SampledProcess
 from ..scoring import NUMBERS
-from ..solvers import loss_of
-from ..tuning.loo import loo_residuals
+from ..solvers import NAMED, Solver, loss_of
+from ..storage.model_folder import Extra
+from ..tuning.left_out import left_out
 from ..types import DataLike
+from ..uncertainty import Conformal, Posterior
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import in_seconds
 from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_numbers
 from .validation import check_weights, refuse_too_large, split_rows, to_host
 
-LEFT_OUT = 1_000  # rows that tell how good a model is where nothing else does
+ENOUGH = 100  # held-out rows that intervals are made of; of fewer, rows are left out in turn
 
 
 class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
@@ -82,6 +97,11 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         What kernels are chosen by, and the score of held-out rows: "r2", "rmse", "squared_error"
         or "absolute_error", or scikit-learn's name for one of them. None: "r2". What is minimised
         is the solver's loss.
+    uncertainty : "conformal", "posterior", or Posterior(...)
+        How the model tells how sure it is. "conformal": intervals from residuals of rows it did not
+        learn from, with the share of rows inside that was asked for. "posterior": a Gaussian
+        process, whose functions are drawn and learned beside the mean; `uncertainty.Posterior` has
+        its settings.
     callbacks : callable or list of callables, optional
         Each gets every Event; returning True stops the fit.
     columns : Columns, optional
@@ -128,6 +148,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     held_out_ : dict or None
         Scores of rows that the model, or one like it, did not see: `rows`, `how` they were kept
         out, and `scores` by name.
+    intervals_ : Intervals or None
+        What conformal intervals are made of: residuals of rows that were kept out, or left out in
+        turn, over their spread.
     origin_ : dict or None
         Which library made the model, when, of which data and of how many rows.
     n_features_in_, feature_names_in_
@@ -136,7 +159,65 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     n_outputs_: int
     y_ndim_: int
+    intervals_: Intervals | None = None
     _scores = tuple(NUMBERS)
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        kernel: str | Kernel | Callable[[Tensor, Tensor], Tensor] = "auto",
+        n_centers: int | None = None,
+        solver: str | Solver | Plan = "auto",
+        epochs: int | None = None,
+        ridge: float | None = None,
+        centers: str | ArrayLike | Tensor = "uniform",
+        device: str = "auto",
+        precision: str = "auto",
+        memory_budget: int | str | None = None,
+        validation_fraction: float | None = None,
+        early_stopping: bool | Literal["auto"] = "auto",
+        feature_learning: bool | Literal["auto"] = "auto",
+        ensemble: bool | int | Literal["auto"] = "auto",
+        time_limit: float | None = None,
+        scoring: str | None = None,
+        uncertainty: str | Conformal | Posterior = "conformal",
+        callbacks: Callback | Sequence[Callback] | None = None,
+        columns: Columns | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        checkpoint_every: str | float = "5m",
+        resume: bool = False,
+        ranks: int | Literal["auto"] = "auto",
+        warm_start: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ):
+        super().__init__(
+            kernel=kernel,
+            n_centers=n_centers,
+            solver=solver,
+            epochs=epochs,
+            ridge=ridge,
+            centers=centers,
+            device=device,
+            precision=precision,
+            memory_budget=memory_budget,
+            validation_fraction=validation_fraction,
+            early_stopping=early_stopping,
+            feature_learning=feature_learning,
+            ensemble=ensemble,
+            time_limit=time_limit,
+            scoring=scoring,
+            callbacks=callbacks,
+            columns=columns,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            ranks=ranks,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.uncertainty = uncertainty
 
     @in_own_modes(gradients=True)
     def fit(
@@ -170,39 +251,59 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         units = units_of(Y, w, keep)
         if len(keep) > MERGE_ROWS:
             return Rows(X, Y, w, units, None, held, None if len(keep) == len(X) else keep, encoder)
-        before = squares(Y[keep], w[keep], units)
-        X, Y, w = merge(X[keep.to(X.device)], Y[keep], w[keep], loss_of(self.solver).averages)
-        scatter = (before - squares(Y, w, units)).clamp(min=0)
-        return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder)
+        kept = X[keep.to(X.device)], Y[keep], w[keep]
+        X, Y, w = merge(*kept, loss_of(self.solver).averages)
+        scatter = (squares(*kept[1:], units) - squares(Y, w, units)).clamp(min=0)
+        each = each_of(*kept, len(X))
+        return Rows(X, Y, w, units._replace(scatter=scatter), None, held, None, encoder, each)
 
     def _score_held_out(self, rows: Rows, fitted: Fitted) -> HeldOut | None:
-        held, judged = rows.held, fitted.judged
+        """And with the same rows, intervals."""
+        held, judged, units = rows.held, fitted.judged, rows.units
+        scale, mean = units.scale.cpu().double(), units.mean.cpu().double()
+        left, self.intervals_ = None, None
         if held is not None:
             values = self.model_(held.X).cpu()
-            return held_out_numbers(values, held.y.cpu(), held.w.cpu(), KEPT_OUT)
-        if judged is None:
-            return self._score_left_out(rows)
-        scale, mean = rows.units.scale.cpu().double(), rows.units.mean.cpu().double()
-        values, targets = (part * scale + mean for part in (judged.values, judged.targets))
-        return held_out_numbers(values, targets, judged.w, IN_TURN)
+            left = Left(held.X, values, held.y.cpu(), held.w.cpu(), KEPT_OUT)
+        wanted = self.model_.process is None and (left is None or len(left.w) < ENOUGH)
+        in_turn = self._left_out(fitted) if wanted else None
+        told_by = in_turn or left
+        if self.model_.process is None and told_by is not None:
+            self.intervals_ = fit_conformal(self.model_, told_by, scale)
+        if left is None and judged is not None:
+            values, targets = (part * scale + mean for part in (judged.values, judged.targets))
+            return held_out_numbers(values, targets, judged.w, IN_TURN)
+        left = left or in_turn
+        if left is None or not len(left.w):
+            return None
+        found = held_out_numbers(left.values, left.targets, left.w, left.how)
+        return found if all(map(math.isfinite, found["scores"].values())) else None
 
-    def _score_left_out(self, rows: Rows) -> HeldOut | None:
-        """Where nothing was chosen, and so nothing judged: few rows, each predicted by the others
-        with this kernel and ridge. Some of many would tell of another model.
+    def _left_out(self, fitted: Fitted) -> Left | None:
+        """Rows of the training, each predicted by a model like this one that has not seen it; of
+        rows that were merged, all of them.
         """
-        used = torch.arange(len(rows.y)) if rows.keep is None else rows.keep
-        if len(used) > LEFT_OUT:
+        plan, data, model = fitted.plan, fitted.data, fitted.model
+        if fitted.loss != "square" or NAMED[plan.solver].interpolates or data.source.n < 2:
             return None
-        X, Y, w = rows.X[used.to(rows.X.device)], rows.y[used].double(), rows.w[used].double()
-        mean = rows.units.mean.cpu().double()
-        try:
-            K = self.model_.kernel(X.to(self.model_.Z.device).double()).cpu()
-            ridge = max(self.ridge_, 1e-8 * K.diagonal().mean().item()) / w
-            left = loo_residuals(K, Y - mean, ridge)
-        except torch.linalg.LinAlgError:
+        ridge = fitted.ridge / data.weight
+        centers = None if plan.every_row else model.Z
+        found = model.comm.same(
+            lambda: left_out(model.kernel, ridge, data.source, centers, data.budget)
+        )
+        if found is None:
             return None
-        found = held_out_numbers(Y - left, Y, w, IN_TURN)
-        return found if len(Y) > 1 and all(map(math.isfinite, found["scores"].values())) else None
+        batch = data.source.take(found.rows)
+        mean, scale = (part.cpu().double() for part in data.rows.units[:2])
+        values, targets = (part.cpu().double() * scale + mean for part in (found.values, batch.Y))
+        X, w = batch.X, batch.w.cpu().double() * data.weight
+        if data.rows.each is not None:
+            keep = data.rows.keep
+            at = found.rows if keep is None else keep.cpu()[found.rows]
+            place, each = data.rows.each.of(at)
+            X, values = X[place.to(X.device)], values[place]
+            targets, w = each.y.double(), each.w.double()
+        return Left(X, values, targets, w, IN_TURN)
 
     @in_own_modes(gradients=True)
     def partial_fit(
@@ -236,7 +337,12 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             raise InputError(f"y has {given} columns, the model was fitted with {self.n_outputs_}.")
         w = check_weights(sample_weight, len(X))
         used = w > 0
-        self._extend(Chunk(X[used.to(X.device)], Y[used], w[used], False))
+        X, Y, w = X[used.to(X.device)], Y[used], w[used]
+        with torch.no_grad():  # rows that were not learned yet say how far off the model may be
+            left = Left(X, self.model_(X).cpu(), Y, w, KEPT_OUT)
+        self._extend(Chunk(X, Y, w, False))
+        new = fit_conformal(self.model_, left, units_of(Y, w, torch.arange(len(Y))).scale)
+        self.intervals_ = self.intervals_ if new is None else new
         return self
 
     def _check_y(self, y: DataLike, n: int) -> Tensor:
@@ -305,18 +411,175 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             Rows, as `fit` takes them; further columns of a table are ignored.
         return_std : bool
             Also give the standard deviation of the targets, noise included: (f(X), deviation).
-            Needs a model that was trained by solver="sgpr".
         """
-        values = self._values(X)
-        if return_std and self.model_.uncertainty is None:
-            raise InputError("return_std=True needs a Gaussian process: fit with solver='sgpr'.")
-        answers = [values]
-        if return_std:
-            with torch.no_grad():
-                answers.append(self._through(X, self.model_.std).to(values))
-        answers = [answer[:, 0] if self.y_ndim_ == 1 else answer for answer in answers]
-        given = [answer if isinstance(X, Tensor) else answer.cpu().numpy() for answer in answers]
-        return (given[0], given[1]) if return_std else given[0]
+        if not return_std:
+            return self._shaped(X, self._values(X))
+        both = self._through(X, self._with_deviation)
+        return self._shaped(X, both[..., 0]), self._shaped(X, both[..., 1])
+
+    @in_own_modes()
+    def predict_interval(
+        self, X: DataLike, coverage: float = 0.9
+    ) -> tuple[np.ndarray | Tensor, np.ndarray | Tensor]:
+        """Between which values the targets of these rows lie, as (lower, upper): as often below as
+        above, and in between with the probability asked for.
+
+        With uncertainty="conformal" that holds for new rows like those of the training, on average
+        over them, whatever the noise and however good the model. A Gaussian process takes its
+        quantiles: they hold as far as the process describes the data.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        coverage : float
+            The share of targets that lie inside.
+        """
+        self._require_error_bars()
+        low, high = self._limits(coverage)
+        way = self._with_deviation if self.intervals_ is None else self._with_spread
+        both = self._through(X, way)
+        middle, size = both[..., 0], both[..., 1]
+        edges = (middle + size * torch.from_numpy(edge).to(size) for edge in (low, high))
+        lower, upper = (self._shaped(X, edge) for edge in edges)
+        return lower, upper
+
+    @in_own_modes()
+    def sample(
+        self,
+        X: DataLike,
+        n: int = 1,
+        *,
+        noise: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> np.ndarray:
+        """Targets that these rows might have, (rows, n), or (rows, outputs, n).
+
+        Of a model with uncertainty="posterior", functions of the posterior: what is drawn for one
+        row goes with what is drawn for another, and the same functions come at every call; n is at
+        most its number of samples. Of any other, each row by itself: its prediction, and a residual
+        from those of rows that the model did not learn from, or of a normal distribution.
+
+        Parameters
+        ----------
+        X : array, tensor or table
+            Rows, as `fit` takes them; further columns of a table are ignored.
+        n : int
+            How many.
+        noise : bool
+            Whether noise is added; False gives functions, which only a posterior has.
+        random_state : int, RandomState instance or None
+            As in scikit-learn: for noise and residuals.
+        """
+        count = whole("n", n, 1) or 1
+        self._require_error_bars()
+        generator, process = check_random_state(random_state), self.model_.process
+        if isinstance(process, SampledProcess):
+            most = process.draws.shape[1]
+            if count > most:
+                raise InputError(
+                    f"n={n} was given, and the model has {most} functions; ask for fewer, or fit"
+                    f" with uncertainty.Posterior(samples={n})."
+                )
+            found = self._through(X, self.model_.draw)[..., :count].cpu().double().numpy()
+            if noise:
+                size = process.noise.cpu().double().sqrt().numpy()[:, None]
+                found = found + size * generator.standard_normal(found.shape)
+        elif not noise:
+            raise InputError(
+                "noise=False was given, and this model has no functions to draw; fit with"
+                " uncertainty='posterior'."
+            )
+        elif self.intervals_ is None:
+            both = self._through(X, self._with_deviation).cpu().double().numpy()
+            drawn = generator.standard_normal((*both.shape[:2], count))
+            found = both[:, :, :1] + both[:, :, 1:] * drawn
+        else:
+            both = self._through(X, self._with_spread).cpu().double().numpy()
+            scores, w = self.intervals_.scores, self.intervals_.w
+            drawn = generator.choice(len(w), size=(len(both), count), p=w / w.sum())
+            found = both[:, :, :1] + both[:, :, 1:] * scores[drawn].transpose(0, 2, 1)
+        return found[:, 0] if self.y_ndim_ == 1 else found
+
+    @property
+    def has_error_bars(self) -> bool:
+        """Whether the model tells how sure it is."""
+        return self.model_.process is not None or self.intervals_ is not None
+
+    def predict_with_error_bars(
+        self, X: DataLike, coverages: Sequence[float]
+    ) -> tuple[np.ndarray, np.ndarray, dict[float, tuple[np.ndarray, np.ndarray]]]:
+        """Predictions, deviations, and an interval for each coverage, those that rows are too few
+        for left out; X is read once.
+
+        Parameters
+        ----------
+        X : array or table
+            Rows, as `fit` takes them.
+        coverages : list of float
+            Shares of targets that lie inside.
+        """
+        self._require_error_bars()
+        conformal = self.intervals_
+        both = self._through(X, self._with_deviation if conformal is None else self._with_spread)
+        found, size = (both[..., i].cpu().numpy() for i in (0, 1))
+        limits = {}
+        for coverage in coverages:
+            try:
+                low, high = self._limits(coverage)
+            except InputError:
+                continue
+            limits[coverage] = self._flat(found + size * low), self._flat(found + size * high)
+        deviation = size if conformal is None else size * conformal.deviation
+        return self._flat(found), self._flat(deviation), limits
+
+    def _limits(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """(c,) between how many deviations, or spreads, targets lie."""
+        if self.intervals_ is not None:
+            return self.intervals_.limits(coverage)
+        wide = np.array([norm.ppf(0.5 + check_coverage(coverage) / 2)])
+        return -wide, wide
+
+    def _flat(self, found: np.ndarray) -> np.ndarray:
+        return found[:, 0] if self.y_ndim_ == 1 else found
+
+    def _require_error_bars(self) -> None:
+        if hasattr(self, "model_") and not self.has_error_bars:
+            raise InputError(
+                "this model has no error bars: it was made before there were any, or of too few"
+                " rows that it did not learn from; fit it again with validation_fraction=0.1, or"
+                " with uncertainty='posterior'."
+            )
+
+    def _with_spread(self, features: Tensor) -> Tensor:
+        """(r, c, 2) values, and the spread of residuals."""
+        values = self.model_(features)
+        assert self.intervals_ is not None
+        spread = self.intervals_.spread(self.model_, features, values)
+        return torch.stack([values, spread.to(values)], 2)
+
+    def _with_deviation(self, features: Tensor) -> Tensor:
+        """(r, c, 2) values, and standard deviations."""
+        self._require_error_bars()
+        if self.intervals_ is not None:
+            found = self._with_spread(features)
+            found[..., 1] *= torch.from_numpy(self.intervals_.deviation).to(found)
+            return found
+        values = self.model_(features)
+        return torch.stack([values, self.model_.std(features).to(values)], 2)
+
+    def _shaped(self, X: DataLike, found: Tensor) -> np.ndarray | Tensor:
+        """As the targets were given, and as X is: a tensor or an array."""
+        found = found[:, 0] if self.y_ndim_ == 1 else found
+        return found if isinstance(X, Tensor) else found.cpu().numpy()
+
+    @classmethod
+    def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
+        fitted = dict(extra["fitted"])
+        stored = fitted.pop("intervals_", None)
+        found = super().restored(model, {**extra, "fitted": fitted}, encoder)
+        found.intervals_ = None if stored is None else Intervals.from_dict(stored)
+        return found
 
 
 def _is_number(text: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from ..errors import InputError
@@ -16,6 +17,16 @@ from .base import Kernel, Points, Scale, positive, shrunk_norms
 from .features import Features
 
 LOG2E = math.log2(math.e)
+
+
+def _gamma(shape: float, u: Tensor) -> Tensor:
+    """Where so much of the gamma distribution of this shape lies below."""
+    return torch.from_numpy(special.gammaincinv(shape, u.numpy()))
+
+
+def _inverse_gamma(nu: float, u: Tensor) -> Tensor:
+    """τ of Matérn kernels: frequencies have a t distribution of 2ν degrees of freedom."""
+    return nu / _gamma(nu, u)
 
 
 def exponential(x: Tensor, factor: float = -1.0) -> Tensor:
@@ -53,6 +64,14 @@ class Radial(Kernel):
         step = 1e-5
         up, down = self.profile(sq_dist * (1 + step)), self.profile(sq_dist * (1 - step))
         return torch.where(sq_dist > 0, (up - down) / (2 * step * sq_dist.clamp(min=1e-300)), 0.0)
+
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        """Draws of τ with profile(r²) = E exp(−τ r²/2): a radial kernel is a mixture of Gaussians.
+
+        u: numbers between 0 and 1, e: exponential ones. √τ times a normal vector is then a
+        frequency of the kernel's spectral measure.
+        """
+        raise NotImplementedError
 
     def validate(self, d: int) -> None:
         if self.features is not None:
@@ -127,6 +146,9 @@ class Laplacian(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.sqrt_())
 
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        return _inverse_gamma(0.5, u)
+
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt()
         return torch.where(r > 0, exponential(r.clone()) / (-2 * r), 0.0)
@@ -149,6 +171,9 @@ class Gaussian(Radial):
 
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist, -0.5)
+
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        return torch.ones_like(u)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.clone(), -0.5) / -2
@@ -189,6 +214,9 @@ class Matern(Radial):
             return r.add_(1).mul_(decay)
         return (r * r).div_(3).add_(r).add_(1).mul_(decay)
 
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        return _inverse_gamma(self.nu, u)
+
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt() * math.sqrt(2 * self.nu)
         decay = exponential(r.clone())
@@ -226,6 +254,15 @@ class GeneralisedExponential(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.pow_(self.gamma / 2))
 
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        """Twice a positive stable number of index γ/2 (Kanter, 1975)."""
+        a = self.gamma / 2
+        if a == 1:
+            return torch.full_like(u, 2.0)
+        angle = math.pi * u
+        stable = torch.sin(a * angle) / torch.sin(angle) ** (1 / a)
+        return 2 * stable * (torch.sin((1 - a) * angle) / e) ** ((1 - a) / a)
+
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt()
         power = (-self.gamma / 2) * r ** (self.gamma - 2) * torch.exp(-(r**self.gamma))
@@ -258,6 +295,9 @@ class RationalQuadratic(Radial):
         # Not (1 + …)^(−a): for a large a all of r²/(2a) is in the
         # digits that 1 + r²/(2a) rounds off.
         return exponential(sq_dist.div_(2 * self.shape).log1p_(), -self.shape)
+
+    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+        return _gamma(self.shape, u) / self.shape
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         return torch.exp(torch.log1p(sq_dist / (2 * self.shape)) * (-self.shape - 1)) / -2

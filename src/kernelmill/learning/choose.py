@@ -19,6 +19,7 @@ from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
 from ..errors import InputError
 from ..kernels import Kernel, Radial
+from ..kernels.waves import has_waves
 from ..ops import KernelProduct, bind, frame
 from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
@@ -28,6 +29,7 @@ from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
 from ..tuning.judge import EachRow, Verdict
+from ..tuning.likelihood import Merged, left_out_moments, likeliest
 from ..tuning.nearby import Nearby
 from ..tuning.parallel import side_by_side, workers_for
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
@@ -62,7 +64,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
         "auto",
         source.n,
         source.d,
-        source.c,
+        source.c + request.samples,
         0,
         precision=precision,
         fine=fine_precision(request.precision, rows.regression),
@@ -99,7 +101,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
             f" mean of {ways.LEAST} rows or more; set n_centers to at most a fifth of the rows."
         )
-    if request.ridge is None and not solver.needs_ridge:
+    if request.ridge is None and not request.wants_ridge(solver):
         base = replace(base, ridge=0.0)
     return Task(request, data, start, solver, replace(base, device=sizes.device), comm)
 
@@ -174,7 +176,7 @@ def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float
     `promised`: the error that a kernel and ridge chosen before are held to.
     """
     request, warm = task.request, task.start.warm
-    choice = _agree(task, lambda: _choose_kernel(task))
+    choice = _agree(task, lambda: _with_signal(task, _choose_kernel(task)))
     if choice.expected is None:
         choice = replace(choice, expected=promised)
     choice.kernel.validate(task.base.d)
@@ -205,6 +207,35 @@ def _agree(task: Task, choose: Callable[[], Choice]) -> Choice:
     return replace(choice, kernel=kernel)
 
 
+def _with_signal(task: Task, choice: Choice) -> Choice:
+    """Of a Gaussian process: noise, unless it is given, and the signal's variance, by the
+    likelihood of rows that are left out.
+    """
+    request, data = task.request, task.data
+    if request.posterior is None:
+        return choice
+    if not has_waves(choice.kernel):
+        raise InputError(
+            f"uncertainty='posterior' draws functions of radial kernels, and kernel="
+            f"{choice.kernel.name!r} has none; use another kernel, or uncertainty='conformal'."
+        )
+    units, noise = data.rows.units, None
+    if request.posterior.noise is not None:
+        noise = request.posterior.noise / units.scale.double() ** 2
+    start = max(choice.ridge, 1e-6)
+    moments, rows = left_out_moments(choice.kernel, data.source, data.budget)
+    more = data.source.n * (data.weight - 1)
+    merged = None if units.scatter is None else Merged(units.scatter.double(), more)
+    fixed, share = request.ridge is not None, rows / data.source.n
+    found = likeliest(moments, start, fixed, noise, merged, share, data.weight)
+    if found is None:
+        raise InputError(
+            f"K of the rows cannot be factored with ridge={choice.ridge:g}; use a larger ridge."
+        )
+    log.info("noise over signal %.3g, signal %s", found.ridge, found.signal.tolist())
+    return replace(choice, ridge=found.ridge, signal=found.signal.cpu())
+
+
 def _choose_kernel(task: Task) -> Choice:
     """The user's, the warm model's, or tuned on a subsample. The ridge is over the mean weight."""
     request, data, warm = task.request, task.data, task.start.warm
@@ -226,7 +257,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     _check_encodings(task, kernel)
     # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact
     # solution needs a ridge.
-    free = request.ridge is None and task.solver.needs_ridge
+    free = request.ridge is None and request.wants_ridge(task.solver)
     ridge = None if free else (request.ridge or 0.0) / weight
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
     if data.source.n < 2:

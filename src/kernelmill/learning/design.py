@@ -47,6 +47,7 @@ class Choice:
     chosen: str = ""
     tried: list[tuple[str, float, float]] | None = None
     judged: Judged | None = None
+    signal: Tensor | None = None  # (c,) of a Gaussian process, the variance of its function
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Design:
             "every_row": self.centers.every_row,
             "expected": self.choice.expected,
             "judged": None if self.choice.judged is None else self.choice.judged._asdict(),
+            "signal": self.choice.signal,
             "constants": self.constants,
             "generator": self.generator.get_state(),
         }
@@ -219,7 +221,13 @@ class Start:
         known = before.get("judged")
         judged = None if known is None else Judged(**known)
         return Design(
-            Choice(kernel, before["ridge"], before.get("expected"), judged=judged),
+            Choice(
+                kernel,
+                before["ridge"],
+                before.get("expected"),
+                judged=judged,
+                signal=before.get("signal"),
+            ),
             own,
             Centers(Z, before["order"], before["every_row"]),
             before.get("constants", {}),

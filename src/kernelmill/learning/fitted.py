@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from ..distributed.team import Communicator
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
+from ..processes import SampledProcess, SparseProcess
 from ..solvers import HistoryRow, State
 from .design import Design, Judged, Task
+from .draws import Draws, NoDraws
 from .rows import Data, Units
 
 
@@ -45,18 +47,21 @@ class Blueprint:
     plan: Plan
     comm: Communicator
     constants: dict[int, float]
+    draws: NoDraws
 
     @classmethod
-    def of(cls, task: Task, design: Design) -> Blueprint:
+    def of(cls, task: Task, design: Design, draws: NoDraws) -> Blueprint:
         given = task.data.rows.units
         units = Units(task.solver.intercept(given.mean, task.data.source), given.scale)
-        return cls(design.kernel, design.centers.Z, units, design.plan, task.team, design.constants)
+        Z, team = design.centers.Z, task.team
+        return cls(design.kernel, Z, units, design.plan, team, design.constants, draws)
 
     def weights(self, alpha: Tensor) -> Tensor:
         """A solver's weights in the units of the targets; in float64 where float32 has no room for
-        them.
+        them. Those of drawn functions, beside them, have a unit of their own.
         """
         scale = self.units.scale.to(alpha.device)
+        scale = torch.cat([scale, scale.new_ones(alpha.shape[1] - len(scale))])
         if bool((scale == 1).all()):
             return alpha
         room = bool(((scale > 1e-25) & (scale < 1e25)).all())
@@ -74,22 +79,24 @@ class Blueprint:
         What it adds stays float64 for numbers: of 1.7e9 ± 10, float32 would keep nothing. Its
         kernel is `unit` times the one that was trained with.
         """
-        scale = self.units.scale.to(alpha.device)
-        known = getattr(state, "uncertainty", None)
-        if known is not None:
-            known = known.times(unit)
-            known = replace(known, signal=known.signal * scale**2, noise=known.noise * scale**2)
+        scale, c = self.units.scale.to(alpha.device), len(self.units.scale)
         precision = precision or self.plan.precision
         if unit != 1:  # back to the user's own units, which only float64 has room for
             alpha, precision = alpha.double() / unit, "float64"
+        known = getattr(state, "known", None)
+        process: SparseProcess | SampledProcess | None = None
+        if known is not None:
+            process = SparseProcess(known.times(unit).in_units(scale))
+        elif isinstance(self.draws, Draws):
+            process = self.draws.process(alpha[:, c:], scale)
         return KernelModel(
             self.kernel,
             self.Z.to(alpha.device),
-            alpha,
+            alpha[:, :c],
             self.units.mean.to(alpha.device),
             self.plan.tile_bytes,
             precision,
-            known,
+            process,
             self.comm,
             self.plan.p,
             self.constants,

@@ -28,6 +28,7 @@ from .check import check, may_repeat, verify
 from .choose import choose, decide
 from .clock import Clock
 from .design import Design, Start, Task, Warm
+from .draws import Draws, NoDraws, rescale
 from .fitted import Blueprint, Fitted
 from .request import Request
 from .rows import Data, Held, Rows, read
@@ -79,13 +80,14 @@ def learn(
         design = choose(task, generator, clock, promised)
         store.write_choices(choices(task, design), task.team, comm)
     announce_memory(design.plan, data.budget)
-    blueprint = Blueprint.of(task, design)
+    draws = draws_of(task, design)
+    blueprint = Blueprint.of(task, design, draws)
     listeners = listen(task, blueprint, around)
     plan, state = first_state(task, design, listeners)
     try:
         problem = Problem(
             design.kernel,
-            task.data.shared(task.team),
+            draws.beside(task.data.shared(task.team)),
             design.centers.Z,
             task.team,
             design.generator,
@@ -144,6 +146,8 @@ def check_solver(task: Task, verbose: bool) -> Task:
             f"solver={solver!r} learns classes; use KernelClassifier, or another solver for a"
             " regression."
         )
+    if task.request.posterior is not None:
+        _check_posterior(task)
     if isinstance(rows.X, Stream) and solver.every_row:
         raise InputError(
             f"solver={solver.name!r} keeps every row in memory, and {rows.nbytes / 2**30:.1f} GiB"
@@ -153,6 +157,20 @@ def check_solver(task: Task, verbose: bool) -> Task:
     if verbose and leads(task.comm):
         announce(outlook)
     return task
+
+
+def _check_posterior(task: Task) -> None:
+    solver = task.solver
+    if solver.loss_name != "square" or solver.criterion == "elbo":
+        raise InputError(
+            f"uncertainty='posterior' was given with solver={solver!r}, expected one of the square"
+            " loss that is no Gaussian process itself; leave one of the two out."
+        )
+    if task.start.warm is not None:
+        raise InputError(
+            "uncertainty='posterior' was given with warm_start=True, and draws of a posterior"
+            " cannot be continued; set warm_start=False."
+        )
 
 
 def mix(task: Task, generator: torch.Generator) -> Task:
@@ -166,6 +184,16 @@ def mix(task: Task, generator: torch.Generator) -> Task:
         if torch.equal(Z, source.take(torch.arange(source.n)[shard(task.team)]).X.cpu()):
             return task
     return replace(task, data=task.data.permuted(torch.randperm(source.n, generator=generator)))
+
+
+def draws_of(task: Task, design: Design) -> NoDraws:
+    """Functions to be learned beside the targets, where a posterior is asked for."""
+    settings, signal = task.request.posterior, design.choice.signal
+    if settings is None or signal is None:
+        return NoDraws()
+    plan, data = design.plan, task.data
+    args = (design.kernel, data.source, plan.ridge, data.weight, signal, plan.seed)
+    return Draws.of(settings, *args, plan.torch_dtype)
 
 
 def choices(task: Task, design: Design) -> Choices:
@@ -253,6 +281,8 @@ def finish(
     alpha, Z = design.centers.restore(alpha, team)
     blueprint = replace(blueprint, kernel=design.own_kernel, Z=Z)
     model = blueprint.model(alpha, state.plan.precision, state, design.unit)
+    if task.request.posterior is not None and task.request.posterior.noise is None:
+        rescale(model, data.rows.held)
     ended = ""
     if solution.worth_a_word and not listeners.stopping.stopped:
         epochs = f"{state.epoch} of {state.plan.epochs} epochs"

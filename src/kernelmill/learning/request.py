@@ -24,6 +24,8 @@ from ..planning.plan import Plan
 from ..planning.precision import check_precision
 from ..solvers import Solver
 from ..tuning.recipes import Ways
+from ..uncertainty import Posterior
+from ..uncertainty import resolve as resolve_uncertainty
 
 # Settings that do not change what is learned.
 OF_THIS_MACHINE = (
@@ -61,6 +63,7 @@ class Request:
     time_limit: float | None = None  # seconds
     ways: Ways = field(default_factory=Ways)
     scoring: str | None = None  # of held-out rows
+    posterior: Posterior | None = None  # where one is to be learned beside the mean
     seed: int = 0
     # As given: what a resumed run must repeat.
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class Request:
             time_limit=_check_seconds(given["time_limit"]),
             ways=_check_ways(given["feature_learning"], given["ensemble"]),
             scoring=scoring,
+            posterior=_check_posterior(settings.get("uncertainty")),
             seed=seed if plan is None else plan.seed,
             settings={name: settings[name] for name in settings if name not in OF_THIS_MACHINE},
         )
@@ -106,6 +110,15 @@ class Request:
         if self.time_limit is not None:
             return self.time_limit / 2  # the rest is for choosing
         return ON_GPU if self.device.startswith("cuda") else ON_CPU
+
+    @property
+    def samples(self) -> int:
+        """Further outputs, for functions of the posterior."""
+        return 0 if self.posterior is None else self.posterior.samples
+
+    def wants_ridge(self, solver: Solver) -> bool:
+        """Whether one has to be chosen where none is given: a Gaussian process has noise."""
+        return solver.needs_ridge or self.posterior is not None
 
     @property
     def kept(self) -> dict[str, str]:
@@ -175,6 +188,13 @@ def _check_ways(feature_learning: object, ensemble: object) -> Ways:
         ensemble = MEMBERS if ensemble else 1
     members = whole("ensemble", ensemble, 1) or MEMBERS
     return Ways(feature_learning is None or bool(feature_learning), members)
+
+
+def _check_posterior(uncertainty: object) -> Posterior | None:
+    if uncertainty is None:
+        return None
+    found = resolve_uncertainty(uncertainty)
+    return found if isinstance(found, Posterior) else None
 
 
 def _check_ridge(ridge: object) -> float | None:

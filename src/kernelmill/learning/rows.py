@@ -43,12 +43,31 @@ class Held(NamedTuple):
     w: Tensor
 
 
+class Each(NamedTuple):
+    """Rows before those of the same X were merged: which one each became part of, its targets and
+    its weight.
+    """
+
+    group: Tensor
+    y: Tensor
+    w: Tensor
+
+    def of(self, rows: Tensor) -> tuple[Tensor, Each]:
+        """Those that became part of these rows, and for each the place of its row among them."""
+        place = torch.full((int(self.group.max()) + 1,), -1)
+        place[rows] = torch.arange(len(rows))
+        there = place[self.group]
+        keep = there >= 0
+        return there[keep], Each(self.group[keep], self.y[keep], self.w[keep])
+
+
 @dataclass(frozen=True)
 class Rows:
     """What a fit is given: features, targets (n, c) or class codes (n,), weights, and their units.
 
     `codes` are the classes of the rows, None for numbers; `keep` the numbers of the rows to train
-    on, all where it is None; `encoder` is what made features of a table's columns.
+    on, all where it is None; `encoder` is what made features of a table's columns; `each` are the
+    rows before they were merged, where some were.
     """
 
     X: Tensor | Stream
@@ -59,6 +78,7 @@ class Rows:
     held: Held | None = None
     keep: Tensor | None = None
     encoder: Encoder | None = None
+    each: Each | None = None
 
     @property
     def columns(self) -> Tensor:
@@ -218,12 +238,26 @@ def merge(X: Tensor, Y: Tensor, w: Tensor, average: bool = True) -> tuple[Tensor
     if not average:
         both, Y, w = merge(torch.cat([X.double(), Y.double()], 1), Y, w)
         return both[:, : X.shape[1]].to(X.dtype), Y, w
-    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
-    group = torch.from_numpy(np.asarray(inverse).reshape(-1))
+    unique, group = groups_of(X)
     weight = torch.zeros(len(unique), dtype=torch.float64).index_add_(0, group, w)
     zeros = torch.zeros(len(unique), Y.shape[1], dtype=torch.float64)
     total = zeros.index_add_(0, group, w[:, None] * Y.double())
     return torch.from_numpy(unique), total / weight[:, None], weight
+
+
+def groups_of(X: Tensor) -> tuple[np.ndarray, Tensor]:
+    """The rows that differ, sorted, and which of them each row is."""
+    unique, inverse = np.unique(X.numpy(), axis=0, return_inverse=True)
+    return unique, torch.from_numpy(np.asarray(inverse).reshape(-1))
+
+
+def each_of(X: Tensor, Y: Tensor, w: Tensor, merged: int) -> Each | None:
+    """Rows of weight above 0 as `merge` takes them, where it made fewer of them."""
+    if merged == len(X):
+        return None
+    X = X.cpu().float() if X.dtype == torch.bfloat16 else X.cpu()
+    unique, group = groups_of(X)
+    return Each(group, Y, w) if len(unique) == merged else None
 
 
 def constant_features(source: Source, centers: Tensor | None) -> dict[int, float]:

@@ -97,7 +97,7 @@ def keeps_equations(request: Request, model: KernelModel, ridge: float) -> bool:
     solver = request.solver
     by_steps = request.plan is not None or not (solver is None or solver.needs_ridge)
     if (
-        model.uncertainty is not None
+        model.process is not None
         or by_steps
         or (solver is None and not ridge)
         or model.n_centers > EXACT
@@ -114,7 +114,7 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
     """
     model = before.model
     require_whole(model, "partial_fit")
-    if model.uncertainty is not None:
+    if model.process is not None:
         raise InputError(
             "partial_fit cannot continue a Gaussian process; fit it again with all rows."
         )
@@ -269,7 +269,7 @@ def add_centers(model: KernelModel, rows: Tensor) -> KernelModel:
     Rows that are centers already would only make K(Z,Z) singular: they are left out.
     """
     require_whole(model, "add_centers")
-    if model.uncertainty is not None:
+    if model.process is not None:
         raise InputError("a Gaussian process cannot take more centers; fit it again.")
     rows = rows.to(model.Z)
     known = {row.tobytes() for row in model.Z.cpu().numpy()}

@@ -26,6 +26,11 @@ METRICS = {
     "squared_error": "mean squared error",
     "largest_error": "largest error",
     "rows_of_unknown_classes": "rows of unknown classes",
+    "coverage_50": "inside 50 % intervals",
+    "coverage_90": "inside 90 % intervals",
+    "coverage_95": "inside 95 % intervals",
+    "width_90": "width of 90 % intervals",
+    "nll": "negative log likelihood",
 }
 MEANINGS = {
     "accuracy": "share of rows whose class is predicted correctly",
@@ -38,9 +43,14 @@ MEANINGS = {
     "rmse": "typical error, with large ones counting more; less is better",
     "mae": "average error; less is better",
     "largest_error": "of all rows",
+    "coverage_50": "share of targets between their limits; 50 % is right",
+    "coverage_90": "share of targets between their limits; 90 % is right",
+    "coverage_95": "share of targets between their limits; 95 % is right",
+    "width_90": "how far apart the limits are, on average; less is better",
+    "nll": "how unlikely targets are under predictions with their deviations; less is better",
     "rows_of_unknown_classes": "which no model could predict; they count as wrong",
 }
-PERCENT = ("accuracy", "balanced_accuracy")
+PERCENT = ("accuracy", "balanced_accuracy", "coverage_50", "coverage_90", "coverage_95")
 MOST_CURVES = 8  # classes that have curves, the most frequent ones
 MOST_POINTS = 1000  # that are drawn one by one; of more, how many are where
 MOST_OUTPUTS = 4  # that are drawn
@@ -275,6 +285,14 @@ def curves(found: Evaluation) -> dict[str, object]:
         gap = sum(b.rows * abs(b.share - b.probability) for b in bins) / rows
         shown["gap"] = f"{100 * gap:.1f}"
     return shown
+
+
+def coverage(found: Evaluation) -> charts.Rates | None:
+    """How many targets lie inside their intervals, by how many should."""
+    if not found.covered:
+        return None
+    points = [(0.0, 0.0), *sorted(found.covered.items()), (1.0, 1.0)]
+    return charts.rates([points], "share asked for", "share of targets inside", (0.0, 1.0))
 
 
 def outputs(found: Evaluation) -> list[Output]:

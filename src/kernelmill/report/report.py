@@ -239,6 +239,7 @@ def _quality(found: Evaluation | None) -> dict[str, object] | None:
         **quality.curves(found),
         "outputs": quality.outputs(found),
         "per_output": quality.per_output(found),
+        "coverage": quality.coverage(found),
     }
 
 

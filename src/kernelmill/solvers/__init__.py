@@ -15,8 +15,8 @@ from .base import (
     OnEvent,
     Problem,
     Solver,
+    Sparse,
     State,
-    Uncertainty,
 )
 from .direct import Direct, DirectState
 from .drive import Solution, drive
@@ -36,7 +36,7 @@ __all__ = [
     "NYTRO",
     "Pegasos",
     "SGPR",
-    "Uncertainty",
+    "Sparse",
     "Candidate",
     "Forecast",
     "affordable",

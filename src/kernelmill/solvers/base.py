@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import ClassVar, Generic, NamedTuple, NotRequired, Self, TypedDict, TypeVar
 
@@ -104,9 +104,9 @@ class HistoryRow(TypedDict):
 
 
 @dataclass(frozen=True)
-class Uncertainty:
-    """What a Gaussian process knows beside its mean: L Lᵀ = K(Z,Z), R Rᵀ = ΦᵀwΦ + λ, and the
-    variances of signal and noise, (c,).
+class Sparse:
+    """What a sparse Gaussian process knows beside its mean: L Lᵀ = K(Z,Z), R Rᵀ = ΦᵀwΦ + λ, and
+    the variances of signal and noise, (c,).
     """
 
     L: Tensor
@@ -115,15 +115,19 @@ class Uncertainty:
     noise: Tensor
     ridge: float
 
-    def times(self, unit: float) -> Uncertainty:
+    def times(self, unit: float) -> Sparse:
         """The same process with a kernel `unit` times as large."""
-        return Uncertainty(
+        return Sparse(
             self.L * unit**0.5,
             self.R * unit**0.5,
             self.signal / unit,
             self.noise,
             self.ridge * unit,
         )
+
+    def in_units(self, scale: Tensor) -> Sparse:
+        """Of targets that are `scale` (c,) times as large."""
+        return replace(self, signal=self.signal * scale**2, noise=self.noise * scale**2)
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,9 @@ class Solver(Settings, ABC, Generic[SetupT, StateT]):
     rounds_are = "epochs"  # or "iterations": what a report calls them
     sharded = False
     resumable = True  # a run can go on from its state
+    # Neither a ridge nor few steps keep it from the noise: what ridge regression would say of rows
+    # that are left out tells nothing of it.
+    interpolates = False
     patience = 3  # epochs without a better score that early stopping waits for
 
     def default_centers(self, n: int) -> int:

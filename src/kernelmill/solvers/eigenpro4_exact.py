@@ -42,6 +42,7 @@ class EigenPro4Exact(Solver[Factors, State]):
     """
 
     name = "eigenpro4_exact"
+    interpolates = True
 
     def plan(self, base: Plan) -> Plan:
         if base.ridge:

@@ -25,13 +25,13 @@ from ..errors import InputError
 from ..planning.costs import direct_bytes
 from ..planning.plan import Plan
 from ..projection import NotPositiveDefinite, factor
-from .base import Problem, Report, Solver, State, Uncertainty
+from .base import Problem, Report, Solver, Sparse, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 
 @dataclass
 class SGPRState(State):
-    uncertainty: Uncertainty | None = None
+    known: Sparse | None = None
 
 
 @dataclass(eq=False)
@@ -119,5 +119,5 @@ class SGPR(Solver[InFloat64, SGPRState | None]):
         signal = (squares - (half * half).sum(0)) / (plan.ridge * plan.n * plan.weight)
         if self.noise is not None:
             signal = self.noise / source.scale.to(signal) ** 2 / true
-        known = Uncertainty(L, R, signal, true * signal, plan.ridge)
-        yield Report("epoch", SGPRState(plan, alpha, epoch=1, uncertainty=known))
+        known = Sparse(L, R, signal, true * signal, plan.ridge)
+        yield Report("epoch", SGPRState(plan, alpha, epoch=1, known=known))

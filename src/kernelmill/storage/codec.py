@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import kernels, losses, solvers
+from .. import kernels, losses, solvers, uncertainty
 from ..data import Columns
 from ..kernels import Features, Kernel
 from ..losses import Loss
 from ..planning.plan import Plan
 from ..solvers import Solver
 from ..types import Json
+from ..uncertainty import Conformal, Posterior
 
 WIDEST = 4096  # bytes of a text in an array whose type says how long they may be
 
@@ -161,6 +162,10 @@ ENCODERS: dict[type | tuple[type, ...], Callable[..., Json]] = {
     Plan: lambda value, key, tensors: {"$plan": value.to_dict()},
     Loss: _encode_loss,
     Solver: _encode_solver,
+    (Conformal, Posterior): lambda value, key, tensors: {
+        "$uncertainty": value.name,
+        "settings": encode(value.get_params(), key, tensors),
+    },
 }
 
 DECODERS: dict[str, Callable[[Json, Tensors], object]] = {
@@ -178,6 +183,9 @@ DECODERS: dict[str, Callable[[Json, Tensors], object]] = {
     "$columns": lambda value, tensors: Columns(**decode(value["$columns"], tensors)),
     "$plan": lambda value, tensors: Plan.from_dict(value["$plan"]),
     "$solver": lambda value, tensors: solvers.NAMED[value["$solver"]](
+        **decode(value["settings"], tensors)
+    ),
+    "$uncertainty": lambda value, tensors: uncertainty.NAMED[value["$uncertainty"]](
         **decode(value["settings"], tensors)
     ),
     "$loss": lambda value, tensors: losses.resolve(value["$loss"]),

@@ -14,7 +14,12 @@ OLD = ("targets of checksum", "weights of checksum", "rows of checksum")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Settings that older runs do not name, as they were then: of solvers and kernels, and of fits.
 SINCE = (", loss='square'", ", features=None", ", how=None")
-DEFAULTS = {"feature_learning": "'auto'", "ensemble": "'auto'", "scoring": "None"}
+DEFAULTS = {
+    "feature_learning": "'auto'",
+    "ensemble": "'auto'",
+    "scoring": "None",
+    "uncertainty": "'conformal'",
+}
 
 
 def shorten(value: object) -> str:

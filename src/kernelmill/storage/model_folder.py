@@ -32,10 +32,12 @@ from ..data import Encoder
 from ..distributed.team import Alone, Communicator, is_alone, shard
 from ..errors import InputError, ModelFileError, writing
 from ..kernels import Kernel
-from ..model import UNCERTAINTY, KernelModel
+from ..kernels.waves import Waves, has_waves
+from ..model import KernelModel
 from ..ops import PRECISIONS
 from ..planning.plan import Plan
-from ..solvers import HistoryRow, Uncertainty
+from ..processes import SampledProcess, SparseProcess
+from ..solvers import HistoryRow, Sparse
 from ..types import Json
 from .atomic import WRITING, keep_mode, new_file, write_file
 from .codec import decode, encode, find_dropped
@@ -46,7 +48,7 @@ try:
 except ImportError:  # not a POSIX system: nothing then makes two savers wait for each other
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "kernelmill-model", 4
+FORMAT, VERSION = "kernelmill-model", 5
 
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
@@ -79,7 +81,13 @@ FITTED: dict[str, type | UnionType] = {
     "confusion_": np.ndarray | None,
     "held_out_": dict | None,
     "origin_": dict | None,
+    "intervals_": dict | None,
+    "sets_": dict | None,
 }  # types of what an estimator learned, by name
+
+# Tensors of Gaussian processes, by name; "draws" are dealt out like the weights.
+SPARSE = ("L", "R", "signal", "noise")
+SAMPLED = ("origin", "frequencies", "heights", "signal", "noise")
 
 NOTED = {"kind": str, "note": str}  # and of a row of its history; others are numbers
 
@@ -130,9 +138,12 @@ def save_model(
     """
     folder, comm = Path(os.path.realpath(folder)), model.comm  # a link stays a link
     tensors: dict[str, Tensor] = {"intercept": model.intercept}
-    if model.ridge is not None:
-        tensors |= {name: getattr(model, name) for name in UNCERTAINTY}
     dealt = {"Z": model.Z, "alpha": model.alpha}
+    process, sparse = model.process, isinstance(model.process, SparseProcess)
+    if process is not None:
+        tensors |= {name: getattr(process, name) for name in (SPARSE if sparse else SAMPLED)}
+    if isinstance(process, SampledProcess):
+        dealt["draws"] = process.draws
     strange = [name for name, tensor in {**dealt, **tensors}.items() if not _is_finite(tensor)]
     if comm.all_sum(torch.tensor(float(len(strange)))).item():
         raise InputError(
@@ -145,13 +156,17 @@ def save_model(
         # bias of probabilities.
         "version": (
             1
-            if encoder is None and "bias_" not in extra.get("fitted", {}) and not model.constants
+            if encoder is None
+            and not {"bias_", "intervals_"} & {*extra.get("fitted", {})}
+            and not model.constants
+            and process is None
             else VERSION
         ),
         "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
-        "uncertainty": model.ridge,
+        "uncertainty": process.ridge if isinstance(process, SparseProcess) else None,
+        "sampled": isinstance(process, SampledProcess),
         "constants": [[i, value] for i, value in model.constants.items()],
         "extra": encode(extra, "extra", tensors),
     }
@@ -427,7 +442,8 @@ def _weights(folder: Path, content: dict[str, Json], comm: Communicator) -> dict
             f"{str(folder)!r} is damaged ({error}); restore it from a copy or train again."
         ) from None
     # Of these only own rows are read.
-    shared = {"Z", "alpha"} if not is_alone(comm) and content.get("uncertainty") is None else set()
+    dealt = not is_alone(comm) and content.get("uncertainty") is None
+    shared = {"Z", "alpha", "draws"} if dealt else set()
     return {name: tensor if name in shared else tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -459,40 +475,24 @@ def _model(
             f"{str(folder)!r} has precision {precision!r}, this kernelmill knows"
             f" {', '.join(PRECISIONS)}; upgrade it."
         )
-    known = None
     if content.get("uncertainty") is not None:
         comm = Alone()
-        known = Uncertainty(
-            tensors["L"],
-            tensors["R"],
-            tensors["signal"],
-            tensors["noise"],
-            float(content["uncertainty"]),
-        )
-        square = known.L.shape == known.R.shape == (p, p)
-        if (
-            not square
-            or known.signal.shape != tensors["intercept"].shape
-            or not math.isfinite(known.ridge)
-        ):
-            raise ModelFileError(f"{str(folder)!r} has weights that do not fit each other.")
-    for name in ("Z", "alpha", "intercept", *(UNCERTAINTY if known else ())):
+    process = _process(folder, content, tensors, fitted, comm)
+    named = () if process is None else dict(process.named_buffers())
+    for name in ("Z", "alpha", "intercept", *named):
         if not _is_finite(tensors[name]):
             raise ModelFileError(
                 f"{str(folder)!r} has NaN or infinity in {name}: it was not written by save();"
                 " train again."
             )
-    Z, alpha = (
-        tensors[name] if is_alone(comm) else tensors[name][shard(comm)].clone()
-        for name in ("Z", "alpha")
-    )
+    Z, alpha = (_own_rows(tensors[name], comm) for name in ("Z", "alpha"))
     constants = {int(i): float(value) for i, value in content.get("constants", [])}
     if not all(0 <= i < Z.shape[1] and math.isfinite(value) for i, value in constants.items()):
         raise ModelFileError(
             f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again."
         )
     model = KernelModel(
-        fitted, Z, alpha, tensors["intercept"], None, precision, known, comm, p, constants
+        fitted, Z, alpha, tensors["intercept"], None, precision, process, comm, p, constants
     )
     encoder = (
         None
@@ -506,6 +506,40 @@ def _model(
     extra = decode(content["extra"], tensors)
     _check_extra(folder, extra, Z.shape[1] if encoder is None else None, outputs)
     return model, extra, encoder
+
+
+def _own_rows(tensor: Tensor, comm: Communicator) -> Tensor:
+    """Those of this rank."""
+    return tensor if is_alone(comm) else tensor[shard(comm)].clone()
+
+
+def _process(
+    folder: Path,
+    content: dict[str, Json],
+    tensors: dict[str, Tensor],
+    kernel: Kernel,
+    comm: Communicator,
+) -> SparseProcess | SampledProcess | None:
+    """What a Gaussian process knows beside its mean, if the model is one."""
+    (p, d), outputs = tensors["Z"].shape, tensors["intercept"].shape
+    if content.get("uncertainty") is not None:
+        L, R, signal, noise = (tensors[name] for name in SPARSE)
+        known = Sparse(L, R, signal, noise, float(content["uncertainty"]))
+        fits = known.L.shape == known.R.shape == (p, p) and math.isfinite(known.ridge)
+        process: SparseProcess | SampledProcess = SparseProcess(known)
+    elif content.get("sampled"):
+        origin, frequencies, heights, signal, noise = (tensors[name] for name in SAMPLED)
+        samples = heights.shape[1]
+        fits = origin.shape == (d,) and has_waves(kernel)
+        fits = fits and frequencies.shape == (kernel.width(d), len(heights) // 2)
+        fits = fits and tensors["draws"].shape == (p, samples) and len(heights) % 2 == 0
+        waves = Waves(kernel, origin, frequencies, heights)
+        process = SampledProcess(_own_rows(tensors["draws"], comm), waves, signal, noise)
+    else:
+        return None
+    if not fits or process.signal.shape != outputs or process.noise.shape != outputs:
+        raise ModelFileError(f"{str(folder)!r} has weights that do not fit each other.")
+    return process
 
 
 def _is_finite(tensor: Tensor) -> bool:

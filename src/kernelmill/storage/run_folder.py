@@ -94,6 +94,7 @@ class Choices(Peeked):
     generator: Tensor
     constants: NotRequired[dict[int, float]]
     judged: NotRequired[dict[str, Tensor] | None]  # see Judged
+    signal: NotRequired[Tensor | None]  # of a Gaussian process
     scale: NotRequired[Tensor]  # of targets; runs of before they had one only centered them
     identity: NotRequired[dict[str, str]]
     data: NotRequired[dict[str, str | Account]]  # fingerprints

@@ -29,6 +29,7 @@ COPIES = 3  # of a matrix of the rows around a row
 NEARLY = 1.02
 CHANCES = 2.0  # standard errors by which another ridge must be better
 NOTHING = 1e-12  # the weight of a row that does not count
+ENOUGH = 200  # rows that are judged rather than by more around each
 AT_ONCE = 32  # rows whose neighbours are looked for, and factored, together
 
 
@@ -64,20 +65,43 @@ class Nearby(Judge):
     flat = 0.0  # of many nearly equal ridges the largest is wanted
 
     def __init__(
-        self, sample: Sample, source: Source, p: int, budget: int, generator: torch.Generator
+        self,
+        sample: Sample,
+        source: Source,
+        p: int,
+        budget: int,
+        generator: torch.Generator,
+        most: int | None = None,
+        size: int | None = None,
     ):
-        """`sample` says what the score is; as many rows are judged as fit into the budget."""
+        """`sample` says what the score is; as many rows are judged as fit into the budget, `most`
+        of them, by `size` rows around each.
+        """
         rows = torch.randperm(source.n, generator=generator)
-        most, self._size = ON_GPU if source.device.type == "cuda" else ON_CPU
-        judged = min(most, source.n // 4, budget // (COPIES * 8 * self._size**2))
+        usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
+        self._size = size or around
+        judged = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
         self._source, self._among = source, rows[judged : judged + min(p, AMONG)]
-        batch = source.take(rows[:judged])
+        self.rows = rows[:judged]
+        batch = source.take(self.rows)
         self.X, self.Y, self.w = (
             part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w)
         )
         self._sample = sample
         every = torch.arange(judged, device=self.X.device)
         self.folds = [Fold(every, every)]
+
+    @classmethod
+    def within(cls, kernel: Kernel, source: Source, budget: int, most: int, seed: int) -> Nearby:
+        """By all rows, or as many as fit into the budget, where no score is asked for: of a small
+        one, fewer rows around each rather than few rows.
+        """
+        nothing, enough = torch.empty(0), min(most, ENOUGH)
+        usual = (ON_GPU if source.device.type == "cuda" else ON_CPU)[1]
+        size = min(usual, int((budget / (COPIES * 8 * enough)) ** 0.5))
+        p = min(source.n, budget // (2 * 4 * max(1, kernel.width(source.d))))
+        sample, generator = Sample(nothing, nothing, nothing, 1.0), torch.Generator()
+        return cls(sample, source, p, budget, generator.manual_seed(seed), most, max(2, size))
 
     def features_bytes(self, kernel: Kernel) -> int:
         """What the features of all rows take, while the nearest are looked for."""

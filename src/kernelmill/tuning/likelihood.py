@@ -1,0 +1,143 @@
+"""Noise and signal of a Gaussian process, by the likelihood of rows that are left out.
+
+The process has covariance s²K, its targets noise σ² = s²λ, a weight of k being k targets. Leaving a
+row out says how far off it was, r, and how far it might have been, s²(v + λ/k): over many rows, the
+likeliest s² is the mean of r²/(v + λ/k), and λ is searched. Rows that were merged tell the noise by
+themselves: what they differ from their mean is `scatter`, Σ (y − ȳ)² of N targets in n rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data import Source
+from ..kernels import Kernel
+from .descent import RIDGES
+from .left_out import EACH, NEAREST
+from .nearby import Nearby
+
+STEP, MOST = 2.0, 14  # between two ridges, and how many are tried
+
+
+class Moments(NamedTuple):
+    """Of rows that are left out: squared errors (m, c), and variances (m,) of a process of signal
+    1, noise included.
+    """
+
+    squares: Tensor
+    variances: Tensor
+
+
+class Merged(NamedTuple):
+    """What merging took off Σ y², (c,), of how many targets more than there are rows."""
+
+    scatter: Tensor
+    more: float
+
+
+class Noise(NamedTuple):
+    """λ, and the signal's variance of each output, (c,), in the units of the source."""
+
+    ridge: float
+    signal: Tensor
+
+
+def likeliest(
+    moments: Callable[[float], Moments | None],
+    start: float,
+    fixed: bool,
+    noise: Tensor | None,
+    merged: Merged | None,
+    share: float,
+    weight: float,
+) -> Noise | None:
+    """The likeliest λ, near `start`, or just that where it is `fixed`, with its signal; `noise`
+    (c,) is that of one target, where it is known. Ridges are over the mean `weight`; `share` is
+    that of the rows that are left out among all. None where no factor succeeds.
+    """
+
+    def judge(ridge: float) -> tuple[float, Noise] | None:
+        found = moments(ridge)
+        if found is None:
+            return None
+        squares, variances = found
+        total = (squares / variances[:, None]).sum(0)
+        logs, count = variances.log().sum().item(), float(len(variances))
+        if merged is not None and merged.more > 0:
+            more = share * merged.more
+            total = total + share * merged.scatter.to(total) / (ridge * weight)
+            logs, count = logs + more * math.log(ridge * weight), count + more
+        if noise is None:
+            signal = total / count
+        else:
+            signal = noise.to(total) / (ridge * weight)
+        size = signal.clamp(min=torch.finfo(signal.dtype).tiny)
+        terms = count * size.log() + logs + total / size
+        return terms.sum().item() / count, Noise(ridge, signal)
+
+    first = judge(start)
+    if first is None or fixed:
+        return None if first is None else first[1]
+    best, tried = first, 1
+    for factor in (STEP, 1 / STEP):
+        ridge = start * factor
+        while RIDGES[0] <= ridge <= RIDGES[1] and tried < MOST:
+            found, tried = judge(ridge), tried + 1
+            if found is None or not found[0] < best[0]:
+                break
+            best, ridge = found, ridge * factor
+        if best is not first:
+            break
+    return best[1]
+
+
+def left_out_moments(
+    kernel: Kernel, source: Source, budget: int
+) -> tuple[Callable[[float], Moments | None], int]:
+    """Errors and variances as a function of the ridge, and of how many rows: each left out of all
+    others, or of those nearest to it where rows are many.
+    """
+    if source.n > EACH:
+        return _nearest(kernel, source, budget)
+    batch = source.take(torch.arange(source.n))
+    X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
+    K = kernel(X)
+
+    def moments(ridge: float) -> Moments | None:
+        L, info = torch.linalg.cholesky_ex(K + torch.diag(ridge / w + 1e-10 * len(K)))
+        if info.item():
+            return None
+        C = torch.cholesky_inverse(L)
+        variances = 1 / C.diagonal()
+        return Moments((C @ Y * variances[:, None]) ** 2, variances)
+
+    return moments, source.n
+
+
+def _nearest(
+    kernel: Kernel, source: Source, budget: int
+) -> tuple[Callable[[float], Moments | None], int]:
+    count = NEAREST[source.device.type == "cuda"]
+    judge = Nearby.within(kernel, source, budget // 3, count, seed=1)
+    grams = judge.grams(kernel)
+    diagonal = kernel.diagonal(kernel.points(kernel.embedding(judge.X[0], torch.float64)(judge.X)))
+
+    def moments(ridge: float) -> Moments | None:
+        values, explained = [], []
+        for K, k, Y, w in grams:
+            L, info = torch.linalg.cholesky_ex(K + torch.diag_embed(ridge / w + 1e-10 * k.shape[1]))
+            if bool(info.any()):
+                return None
+            half = torch.linalg.solve_triangular(L, torch.cat([Y, k[..., None]], 2), upper=False)
+            own = half[..., -1:]
+            values.append((own * half[..., :-1]).sum(1))
+            explained.append((own * own).sum((1, 2)))
+        left = (diagonal - torch.cat(explained)).clamp(min=0)
+        return Moments((judge.Y - torch.cat(values)) ** 2, left + ridge / judge.w)
+
+    return moments, len(judge.X)

@@ -1,0 +1,327 @@
+"""Intervals and sets that hold the share of rows they promise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kernelmill import KernelClassifier, KernelRegressor, kernels, load, losses, solvers
+from kernelmill.cli import app
+from kernelmill.conformal import Sets, quantile
+from kernelmill.errors import InputError, ModelFileError
+from kernelmill.estimators.evaluation import evaluate
+from kernelmill.tuning.left_out import left_out
+
+rng = np.random.default_rng(0)
+FIXED = dict(kernel=kernels.Gaussian(1.0), ridge=1.0, random_state=0)
+
+
+def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noise that grows with the second column."""
+    X = rng.uniform(-2, 2, size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + (0.1 + 0.3 * np.abs(X[:, 1])) * rng.standard_t(5, size=n)
+
+
+def inside(model, X, y, coverage=0.9) -> float:
+    lower, upper = model.predict_interval(X, coverage)
+    return float(np.mean((lower <= y) & (y <= upper)))
+
+
+def test_the_quantile_counts_the_new_row():
+    scores = np.array([3.0, 1.0, 2.0, 4.0])
+    one = np.ones(4)
+    assert quantile(scores, one, 0.8) == 4.0  # 4 of 5
+    assert quantile(scores, one, 0.6) == 3.0
+    assert quantile(scores, one, 0.81) == np.inf
+    assert quantile(scores, np.array([1.0, 1.0, 1.0, 5.0]), 0.5) == 4.0
+    assert quantile(scores, np.array([1.0, 1.0, 1.0, 0.0]), 0.75) == 3.0
+
+
+def test_new_rows_lie_inside_on_average():
+    """Over many fits of few rows: exactly what is promised, and not much more."""
+    shares = []
+    for _ in range(40):
+        (X, y), (X_new, y_new) = rows(150), rows(400)
+        model = KernelRegressor(**FIXED).fit(X, y)
+        shares.append(inside(model, X_new, y_new))
+    assert 0.885 < np.mean(shares) < 0.93
+
+
+SOLVERS = {
+    "direct": {"solver": "direct"},
+    "direct, centers": {"solver": "direct", "n_centers": 60},
+    "falkon": {"solver": "falkon", "n_centers": 60},
+    "eigenpro4": {"solver": "eigenpro4", "n_centers": 100, "ridge": None},
+    "eigenpro3": {"solver": "eigenpro3", "n_centers": 60, "ridge": None},
+    "eigenpro2": {"solver": "eigenpro2"},
+    "eigenpro1": {"solver": "eigenpro1"},
+    "eigenpro4_exact": {
+        "solver": "eigenpro4_exact",
+        "n_centers": 60,
+        "ridge": None,
+        "validation_fraction": 0.3,
+    },
+    "askotch": {"solver": "askotch"},
+    "nytro": {"solver": "nytro", "n_centers": 60, "ridge": None},
+    "sgpr": {"solver": "sgpr", "n_centers": 40, "ridge": None},
+    "huber": {"solver": solvers.Falkon(loss="huber"), "validation_fraction": 0.3},
+    "quantile": {"solver": solvers.Falkon(loss=losses.Quantile(0.7)), "validation_fraction": 0.3},
+}
+
+
+def test_every_solver_of_numbers_is_here():
+    of_numbers = {name for name, each in solvers.NAMED.items() if not each().for_classes}
+    assert of_numbers <= {*SOLVERS}
+
+
+@pytest.mark.parametrize("more", SOLVERS.values(), ids=SOLVERS)
+def test_every_solver_has_error_bars(more):
+    (X, y), (X_new, y_new) = rows(500), rows(2000)
+    model = KernelRegressor(**{**FIXED, **more}).fit(X, y)
+    assert 0.84 < inside(model, X_new, y_new) < 0.96
+    mean, deviation = model.predict(X_new, return_std=True)
+    assert mean.shape == deviation.shape == (2000,)
+    assert 0.7 < np.sqrt(np.mean(((y_new - mean) / deviation) ** 2)) < 1.4
+    drawn = model.sample(X_new, 3, random_state=0)
+    assert drawn.shape == (2000, 3)
+    spread = np.subtract(*np.quantile(drawn - mean[:, None], [0.75, 0.25]))
+    assert 0.75 < spread / np.subtract(*np.quantile(y_new - mean, [0.75, 0.25])) < 1.5
+
+
+def test_intervals_follow_the_noise():
+    (X, y), (X_new, y_new) = rows(1500), rows(4000)
+    model = KernelRegressor(**FIXED).fit(X, y)
+    lower, upper = model.predict_interval(X_new)
+    loud = np.abs(X_new[:, 1]) > 1.6
+    quiet = np.abs(X_new[:, 1]) < 0.4
+    assert (upper - lower)[loud].mean() > 1.5 * (upper - lower)[quiet].mean()
+    for part in (loud, quiet):
+        assert 0.83 < np.mean(((lower <= y_new) & (y_new <= upper))[part]) < 0.97
+
+
+def test_left_out_values_are_those_of_models_without_the_row():
+    X, y = rows(120)
+    K, ridge = kernels.Gaussian(1.0)(torch.tensor(X)), 0.5
+    model = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=ridge, solver="direct").fit(X, y)
+    found = model.intervals_
+    for i in (0, 7):
+        others = np.delete(np.arange(120), i)
+        A = K[others][:, others].numpy() + ridge * np.eye(119)
+        center = y.mean()
+        value = center + K[i, others].numpy() @ np.linalg.solve(A, y[others] - center)
+        place = np.lexsort(X.T[::-1]).tolist().index(i)  # merged rows are sorted
+        spread = found.spread(model.model_, torch.tensor(X[[i]]), torch.zeros(1, 1).double())
+        assert found.slopes.any() or found.scores[place, 0] * spread.item() == pytest.approx(
+            y[i] - value
+        )
+
+
+@pytest.mark.parametrize("n", [400, 4000])
+def test_left_out_of_many_rows_is_near_the_truth(n):
+    """By nearest rows, and in folds with fewer centers: squared errors like those of new rows."""
+    from kernelmill.data import ArraySource
+
+    X, y = rows(n)
+    X_new, y_new = rows(3000)
+    kernel, ridge = kernels.Laplacian(2.0), 1.0
+    source = ArraySource(
+        torch.tensor(X), torch.tensor(y)[:, None], mean=torch.zeros(1).double(), seed=0
+    )
+    for Z in (None, torch.tensor(X[:100])):
+        found = left_out(kernel, ridge, source, Z, 1 << 30)
+        error = np.mean((y[found.rows] - found.values[:, 0].numpy()) ** 2)
+        model = KernelRegressor(
+            kernel=kernel, ridge=ridge, solver="direct", centers="uniform" if Z is None else X[:100]
+        ).fit(X, y)
+        true = np.mean((model.predict(X_new) - y_new) ** 2)
+        assert 0.75 < error / true < 1.35
+
+
+def test_held_out_rows_are_used_where_there_are_some():
+    X, y = rows(900)
+    model = KernelRegressor(**FIXED, validation_fraction=0.3).fit(X, y)
+    assert model.intervals_.how == "kept out" and len(model.intervals_.w) == 270
+    few = KernelRegressor(**FIXED, validation_fraction=0.05).fit(X, y)
+    assert few.intervals_.how == "each kept out in turn"
+
+
+def test_repeated_rows_have_the_noise_of_one_target():
+    """Rows of the same x are merged for training; intervals are of single targets."""
+    X = np.repeat(rng.uniform(-2, 2, size=(80, 1)), 12, axis=0)
+    y = np.sin(X[:, 0]) + rng.normal(size=len(X))
+    X_new = rng.uniform(-2, 2, size=(3000, 1))
+    y_new = np.sin(X_new[:, 0]) + rng.normal(size=3000)
+    model = KernelRegressor(**FIXED).fit(X, y)
+    assert 0.87 < inside(model, X_new, y_new) < 0.94
+
+
+def test_weights_count():
+    """Where noisy rows hardly count, intervals are those of the others."""
+    X, _ = rows(1000)
+    loud = rng.random(1000) < 0.5
+    y = np.sin(X[:, 0]) + np.where(loud, 3.0, 0.1) * rng.normal(size=1000)
+    model = KernelRegressor(**FIXED).fit(X, y, sample_weight=np.where(loud, 1e-6, 1.0))
+    lower, upper = model.predict_interval(X[~loud])
+    assert np.median(upper - lower) < 1.0
+    assert 0.85 < np.mean((lower <= y[~loud]) & (y[~loud] <= upper)) < 0.97
+
+
+def test_several_outputs_and_tensors():
+    X, y = rows(600)
+    Y = np.stack([y, 1000 + 100 * y], 1)
+    model = KernelRegressor(**FIXED).fit(X, Y)
+    lower, upper = model.predict_interval(torch.tensor(X))
+    assert isinstance(lower, torch.Tensor) and lower.shape == (600, 2)
+    np.testing.assert_allclose((upper - lower)[:, 1], 100 * (upper - lower)[:, 0], rtol=1e-6)
+    assert model.sample(X, 4).shape == (600, 2, 4)
+    assert model.predict(X, return_std=True)[1].shape == (600, 2)
+
+
+def test_chunks_calibrate_the_model_that_learns_them():
+    X, y = rows(3000)
+    model = KernelRegressor(**FIXED, n_centers=100)
+    for part in np.split(np.arange(3000), 6):
+        model.partial_fit(X[part], y[part])
+    X_new, y_new = rows(2000)
+    assert 0.85 < inside(model, X_new, y_new) < 0.96
+
+
+def test_sentences_where_there_is_nothing_to_say():
+    X, y = rows(200)
+    model = KernelRegressor(**FIXED).fit(X, y)
+    for wrong in (0, 1, 1.5, "most", True, None):
+        with pytest.raises(InputError, match="expected a share of rows between 0 and 1"):
+            model.predict_interval(X, wrong)
+    with pytest.raises(InputError, match="takes about 2,000 rows"):
+        model.predict_interval(X, 0.999)
+    with pytest.raises(InputError, match="no functions to draw"):
+        model.sample(X, noise=False)
+    few = KernelRegressor(**FIXED).fit(X[:10], y[:10])
+    for ask in (few.predict_interval, lambda X: few.predict(X, return_std=True), few.sample):
+        with pytest.raises(InputError, match="this model has no error bars"):
+            ask(X)
+
+
+def test_a_stored_model_has_its_error_bars(tmp_path):
+    X, y = rows(400)
+    model = KernelRegressor(**FIXED).fit(X, y)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    for mine, theirs in zip(again.predict_interval(X), model.predict_interval(X), strict=True):
+        np.testing.assert_allclose(mine, theirs)
+    content = json.loads((tmp_path / "m" / "model.json").read_text())
+    assert content["version"] == 5
+    content["extra"]["fitted"]["intervals_"]["how"] = 7
+    del content["extra"]["fitted"]["intervals_"]["base"]
+    (tmp_path / "m" / "model.json").write_text(json.dumps(content))
+    with pytest.raises(ModelFileError, match="damaged"):
+        load(tmp_path / "m")
+
+
+def test_no_training_row_is_kept_for_intervals():
+    X, y = rows(600)
+    private = KernelRegressor(**FIXED, centers="kmeans", n_centers=40).fit(X, y)
+    kept = {row.tobytes() for row in np.asarray(private.intervals_.centers)}
+    assert not kept & {row.tobytes() for row in X}
+
+
+# ---- classes
+
+
+def three(n: int) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.normal(size=(n, 2))
+    return X, np.array(["a", "b", "c"])[
+        np.clip(np.round(X[:, 0] + 0.5 * rng.normal(size=n)) + 1, 0, 2).astype(int)
+    ]
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
+@pytest.mark.parametrize("more", [{}, {"validation_fraction": 0.3}])
+def test_sets_hold_the_true_class(more, coverage):
+    (X, y), (X_new, y_new) = three(800), three(4000)
+    model = KernelClassifier(**FIXED, **more).fit(X, y)
+    holds = model.predict_set(X_new, coverage)
+    assert holds.dtype == bool and holds.shape == (4000, 3)
+    assert holds[np.arange(4000), model.predict_proba(X_new).argmax(1)].all()
+    share = holds[np.arange(4000), np.searchsorted(model.classes_, y_new)].mean()
+    assert coverage - 0.04 < share < max(coverage + 0.04, model.score(X_new, y_new) + 0.02)
+
+
+def test_sets_are_stored_and_refused_where_there_are_none(tmp_path):
+    X, y = three(300)
+    model = KernelClassifier(**FIXED).fit(X, y)
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").predict_set(X), model.predict_set(X))
+    with pytest.raises(InputError, match="takes about 1,000 rows"):
+        model.predict_set(X, 0.999)
+    model.sets_ = None
+    with pytest.raises(InputError, match="no prediction sets"):
+        model.predict_set(X)
+    one = KernelClassifier(**FIXED).fit(X, np.zeros(300))
+    assert one.predict_set(X[:2]).all()
+    assert Sets.of(torch.ones(3, 1), torch.ones(3, 1), torch.ones(3), "") is None
+
+
+# ---- from the command line
+
+
+def test_the_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = rows(700)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
+    frame[:500].to_csv("train.csv", index=False)
+    frame[500:].to_csv("new.csv", index=False)
+    run = lambda *args: CliRunner().invoke(app, [str(arg) for arg in args])  # noqa: E731
+    fixed = ["--target", "y", "--kernel", "gaussian", "--bandwidth", "1", "--ridge", "1"]
+    assert run("train", "train.csv", "--out", "m", *fixed).exit_code == 0
+    assert run("predict", "m", "new.csv", "--out", "p.csv", "--intervals").exit_code == 0
+    found = pd.read_csv("p.csv")
+    assert list(found) == ["prediction", "lower", "upper"]
+    assert 0.8 < np.mean((found.lower <= y[500:]) & (y[500:] <= found.upper)) < 0.99
+    args = ("--intervals", "--coverage", "0.5")
+    assert run("predict", "m", "new.csv", "--out", "q.csv", *args).exit_code == 0
+    half = pd.read_csv("q.csv")
+    assert ((half.upper - half.lower) < (found.upper - found.lower)).all()
+    wrong = run("predict", "m", "new.csv", "--out", "q.csv", "--coverage", "0.5")
+    assert wrong.exit_code and "without --intervals" in wrong.output
+    told = run("evaluate", "m", "new.csv", "--json")
+    metrics = json.loads(told.output)["metrics"]
+    assert 0.8 < metrics["coverage_90"] < 0.99 and metrics["width_90"] > 0 and "nll" in metrics
+    assert "inside 90 % intervals" in run("evaluate", "m", "new.csv", "--html", "e.html").output
+    assert "Can you trust the error bars?" in (tmp_path / "e.html").read_text()
+    made = run("train", "train.csv", "--out", "g", *fixed, "--uncertainty", "posterior")
+    assert made.exit_code == 0
+    assert run("predict", "g", "new.csv", "--out", "p.csv", "--intervals").exit_code == 0
+    assert load("g").model_.process is not None
+
+
+def test_sets_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = three(400)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_csv("d.csv", index=False)
+    run = lambda *args: CliRunner().invoke(app, [str(arg) for arg in args])  # noqa: E731
+    fixed = ["--target", "y", "--kernel", "gaussian", "--bandwidth", "1", "--ridge", "1"]
+    assert run("train", "d.csv", "--out", "m", *fixed).exit_code == 0
+    assert run("predict", "m", "d.csv", "--out", "p.csv", "--intervals").exit_code == 0
+    found = pd.read_csv("p.csv")
+    assert {"prediction", "set", "probability of a"} <= {*found}
+    assert all(p in s.split(" | ") for p, s in zip(found.prediction, found.set, strict=True))
+
+
+def test_scores_of_error_bars():
+    (X, y), (X_new, y_new) = rows(600), rows(2000)
+    model = KernelRegressor(**FIXED).fit(X, y)
+    found = evaluate(model, X_new, y_new)
+    mean, deviation = model.predict(X_new, return_std=True)
+    want = 0.5 * np.log(2 * np.pi * deviation**2) + 0.5 * ((y_new - mean) / deviation) ** 2
+    assert found.metrics["nll"] == pytest.approx(want.mean())
+    assert found.metrics["coverage_90"] == pytest.approx(inside(model, X_new, y_new))
+    low, high = found.intervals["coverage_90"]
+    assert low < found.metrics["coverage_90"] < high
+    shares = [found.covered[each] for each in sorted(found.covered)]
+    assert len(shares) == 10 and shares == sorted(shares)
