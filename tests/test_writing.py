@@ -1,5 +1,6 @@
 """Files as they come: numbers, dates and missing values as people write them."""
 
+import contextlib
 import math
 import warnings
 
@@ -10,8 +11,9 @@ from typer.testing import CliRunner
 
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.cli import app
+from kernelmill.data import opened
 from kernelmill.data.kinds import MISSING
-from kernelmill.data.writing import MARKS, Reading, Writing, find
+from kernelmill.data.writing import MARKS, Reading, Writing, as_written, find
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -153,6 +155,17 @@ def counts(*texts):
         (["612 345 678", "612 999 111"], None),
         (["12 March 2020", "3 jun. 2021"], Writing("date", order="dmy")),
         (["31.12.20", "01.02.21"], Writing("date", order="dmy")),
+        (["+5", "-3", "+2.5", "7"], Writing("number")),
+        (["+4930123456", "+15551234567"], None),
+        (["+1 555 123 456", "+49 305 123 456"], None),
+        (["192.168.100.101", "10.100.100.101"], None),
+        (["2020-01-31T10:00:00+01:00", "2020-02-28 10:00:00Z"], Writing("date", order="ymd")),
+        (["31/12/2020", "2020-12-31", "01/02/2020"], Writing("date", order="dmy")),
+        (["1’234", "5’678’901"], Writing("number", ".", "'")),
+        (["12,34,567", "1,234.5"], Writing("number", ".", ",")),
+        (["0.12", "12 %"], Writing("number", percent=100)),
+        (["12", "12 %"], Writing("number")),
+        (["0", "12 %"], Writing("number")),
     ],
 )
 def test_how_texts_are_written(texts, want):
@@ -174,6 +187,127 @@ def test_what_may_mean_two_things_is_said():
     assert find(counts("1,234"), Reading(decimal=",")).writing.parse("1,234") == 1.234
     assert find(counts("01/02/2020"), Reading()).doubtful
     assert not find(counts("1,234.5"), Reading()).doubtful
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "want"),
+    [
+        ("+5", Writing("number"), 5),
+        ("($+5)", Writing("number"), -5),
+        ("-+5", Writing("number"), None),
+        ("300.50-", Writing("number"), -300.5),
+        ("2-", Writing("number"), None),  # a grade
+        ("1.5D+03", Writing("number"), 1500),
+        ("12D4", Writing("number"), None),
+        ("１２．５％", Writing("number"), 12.5),
+        ("12,34,567.5", Writing("number", ".", ","), 1234567.5),
+        ("12 %", Writing("number", percent=100), 0.12),
+        ("0.12", Writing("number", percent=100), 0.12),
+        ("2020-01-31T10:00:00+01:00", Writing("date", order="ymd"), 1580461200),
+        ("2020-01-31T10:00:00.1234567-0130", Writing("date", order="ymd"), 1580470200.123456),
+        ("31/01/2020 10:00 Z", Writing("date", order="dmy"), 1580464800),
+        ("2020-01-31", Writing("date", order="mdy"), 1580428800),
+    ],
+)
+def test_what_a_field_says(text, way, want):
+    assert way.parse(text) == want
+
+
+def read_of(texts, **said):
+    """How a column of a frame is read: its values, and what is said."""
+    frame, columns = pd.DataFrame({"x": texts}), Columns(**said)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = as_written(opened(frame, 0), columns.reading, columns.kinds)
+        values = table.read(["x"], 0, table.n)["x"].ravel().tolist()
+    return values, " ".join(str(one.message) for one in caught)
+
+
+def test_percents_and_shares_of_a_column_are_one_scale():
+    values, said = read_of(["0.12", "12 %", "0.5"])
+    assert values == [0.12, 0.12, 0.5] and "such as '0.12', do not; 100 % is read as 1:" in said
+    values, said = read_of(["12", "12 %", "70"])
+    assert values == [12, 12, 70] and "100 % is read as 100:" in said
+    assert read_of(["0", "12%", "7%", "0"]) == ([0, 12, 7, 0], "")
+    # Most of them percents, too many to be names: also where they would be numbers inside texts.
+    share = [f"{v} %" if v > 10 else str(v / 100) for v in SHARE]
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(share=share), "price")
+    want = KernelRegressor(**QUICK).fit(CLEAN, "price").predict(CLEAN)
+    found = model.predict(CLEAN.assign(share=SHARE / 100))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
+    plain = KernelRegressor(**QUICK).fit(CLEAN.assign(share=SHARE / 100), "price")
+    with pytest.warns(UserWarning, match="'share' is written with percent signs, and was without"):
+        plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+
+
+@pytest.mark.parametrize("write", ["{}{:.2f}", "{}{:.0f},50"])
+def test_two_currencies_are_said(write):
+    money = [write.format("$₹"[i % 2], v) for i, v in enumerate(MONEY)]
+    with pytest.warns(UserWarning, match=r"'money' has amounts in different currencies \(\$, ₹\)"):
+        KernelRegressor(**QUICK).fit(CLEAN.assign(money=money), "price")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*currencies")
+        same = [f"{'US$' if i % 2 else '$'}{v:.2f}" for i, v in enumerate(MONEY)]
+        KernelRegressor(**QUICK).fit(CLEAN.assign(money=same), "price")
+
+
+def test_addresses_are_names():
+    model = KernelRegressor(**QUICK).fit(
+        CLEAN.assign(host=[f"{100 + i % 99}.168.{i % 156 + 100}.101" for i in range(N)]), "price"
+    )
+    (host,) = [column for column in model.columns_ if column.name == "host"]
+    assert host.holds == "texts"
+
+
+def test_zones_of_frames_are_those_of_files(tmp_path):
+    moments = [f"{v:%Y-%m-%dT10:00:00}{'+01:00' if i % 2 else 'Z'}" for i, v in enumerate(MOMENTS)]
+    rows = CLEAN.assign(day=moments)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    model = KernelRegressor(**QUICK).fit(rows, "price")
+    assert dict(zip(model.encoder_.order, model.encoder_.kinds, strict=True))["day"] == "date"
+    want = KernelRegressor(**QUICK).fit(tmp_path / "t.csv", "price").predict(tmp_path / "t.csv")
+    np.testing.assert_array_equal(model.predict(rows), want)
+
+
+@pytest.mark.parametrize("gone", ["-999", "-999.0", -999, -999.0])
+def test_what_is_missing_is_so_however_it_is_written(gone):
+    for texts in (["-999", "5.5", "7"], ["-999.0", "$5.5", "7"], ["-999,0", "5,5", "7"]):
+        values, _ = read_of(texts, na_values=[gone])
+        assert math.isnan(values[0]) and values[1:] == [5.5, 7], texts
+    names, _ = read_of(["-999", "a", "-999.0"], na_values=[gone])
+    assert names == [None, "a", None]
+
+
+def test_dates_can_be_missing_too():
+    for texts in (["9999-12-31", "2020-01-31"], ["31/12/9999", "31/01/2020"]):
+        values, _ = read_of(texts, na_values=["9999-12-31"])
+        assert math.isnan(values[0]) and values[1] == 1580428800
+    dates = pd.to_datetime(["2199-12-31", "2020-01-31"])
+    assert math.isnan(read_of(dates, na_values=["2199-12-31"])[0][0])
+    assert math.isnan(read_of(["0000-00-00", "2020-01-31"])[0][0])
+
+
+@pytest.mark.parametrize("ending", ["csv", "frame"])
+def test_marks_that_do_not_fit_are_said(ending, tmp_path):
+    rows = CLEAN.astype({"money": str})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = rows if ending == "frame" else tmp_path / "t.csv"
+    with pytest.warns(UserWarning, match="numbers in 'money', such as .* are not written with the"):
+        model = KernelRegressor(**QUICK, columns=Columns(decimal=",", exclude=["share"]))
+        with contextlib.suppress(InputError):  # the file's target does not fit either
+            model.fit(data, "price")
+    with pytest.raises(InputError, match="how of 'city' is 'robust', expected a column of numbers"):
+        KernelRegressor(**QUICK, columns=Columns(how={"city": "robust"})).fit(CLEAN, "price")
+
+
+def test_different_ways_in_one_column_are_said():
+    _, said = read_of(["31/12/2020", "12/31/2020", "01/02/2020"])
+    assert "the dates in 'x' are written in different ways, such as '01/02/2020' and '12/" in said
+    for settings in ({}, {"decimal": ","}):
+        _, said = read_of(["1.5", "2,5", "3.75"], **settings)
+        assert "the numbers in 'x' are written in different ways" in said
+    for codes in (["007", "1,5", "1.5"], ["a1", "1.5", "b2"], ["1.2.3", "1.10.0", "2.0.1"]):
+        assert read_of(codes)[1] == ""
 
 
 @pytest.mark.parametrize("marks", MARKS)

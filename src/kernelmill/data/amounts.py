@@ -31,6 +31,7 @@ _NUMBER = re.compile(f"({NUMBER})")
 _UNIT = re.compile(r"\s*([^\W\d_]+|[%°\"'′″])")
 CURRENCY = r"[$€£¥₹]|rs\.?|inr|usd|eur|gbp|chf|us\$"
 _CURRENCY = re.compile(rf"(?:{CURRENCY})\s*", re.IGNORECASE)
+_SIGNS = {"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"}
 _BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−])?\s*", re.IGNORECASE)
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
 _TIMES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "lakh": 1e5, "crore": 1e7}
@@ -70,6 +71,12 @@ def is_quantity(words: Words) -> bool:
     between = [part.strip().lower() for part in words[1:-1]]
     sized = bool(between) and all(part in _BETWEEN for part in between)
     return money or sized or any(_UNIT.match(part) for part in words[1:])
+
+
+def currency_of(text: str) -> str:
+    """The sign of the currency in a text, if there is one."""
+    found = re.search(CURRENCY, text, re.IGNORECASE)
+    return "" if found is None else _SIGNS.get(found[0].lower().rstrip("."), found[0])
 
 
 @dataclass

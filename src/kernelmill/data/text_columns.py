@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import InputError, warn
-from .amounts import Amounts, find_forms
+from .amounts import Amounts, currency_of, find_forms
 from .categories import Category
 from .columns import Columns
 from .scales import Order, find_order, given_order
 from .summary import MOST_VALUES, Counts, Moments
+from .writing import several_currencies
 
 MOST_OUTPUTS = 16  # columns of targets that a category may be encoded by; with more it is hashed
 
@@ -32,6 +33,10 @@ def text_column(columns: Columns, name: str, counts: Counts, outputs: int) -> Ca
             f" a few ways with numbers inside, and got others{some}."
         )
     if forms is not None and way in (None, "numbers"):
+        # Behind a number a currency is a unit, with a feature of its own.
+        before = {currency_of(words[0]) for words in forms.words if len(words) == 2} - {""}
+        if len(before) > 1:
+            warn(several_currencies("columns", name, sorted(before)))
         k = len(forms.labels)
         return Amounts(name, forms, np.zeros(k), np.ones(k), False)
     if way == "hash" or (way is None and many and _is_hashed(columns, counts, outputs)):
