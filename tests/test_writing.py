@@ -411,6 +411,68 @@ def test_copies_of_rows_are_taken_once():
     assert np.abs(other - want).max() > 1e-3 * want.std()
 
 
+@pytest.mark.parametrize("kind", ["frame", "rows"])
+def test_copies_within_a_chunk_are_taken_once(kind):
+    def chunks(drop, second):
+        model = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=drop))
+        model.partial_fit(CLEAN[:300], "price")
+        if kind == "frame":
+            model.partial_fit(second, "price")
+        else:
+            model.partial_fit(second.drop(columns="price").to_numpy().tolist(), second["price"])
+        return model.predict(CLEAN)
+
+    twice = pd.concat([CLEAN[300:], CLEAN[300:], CLEAN[300:]])
+    want = chunks(False, CLEAN[300:])
+    np.testing.assert_allclose(chunks(True, twice), want, rtol=1e-5)
+    assert np.abs(chunks(False, twice) - want).max() > 1e-3 * want.std()
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_copies_of_a_matrix_s_rows_are_taken_once(as_file, tmp_path):
+    X = np.c_[MONEY, SHARE].astype(np.float32)
+    np.save(tmp_path / "a.npy", X[:300])
+    np.save(tmp_path / "b.npy", np.r_[X[300:], X[300:]])
+    model = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=True))
+    model.partial_fit(tmp_path / "a.npy", TARGET[:300])
+    second = tmp_path / "b.npy" if as_file else np.load(tmp_path / "b.npy")
+    model.partial_fit(second, np.r_[TARGET[300:], TARGET[300:]])
+    assert model.rows_seen_ == N
+
+
+DOLLARS = [f"${v:,.2f}" for v in TARGET]
+
+
+@pytest.mark.parametrize(
+    "y", [DOLLARS, tuple(DOLLARS), np.array(DOLLARS), pd.Series(DOLLARS), np.c_[DOLLARS]]
+)
+@pytest.mark.parametrize("X", [CLEAN.drop(columns="price"), CLEAN[["money", "share"]].to_numpy()])
+def test_targets_of_texts_are_read_as_a_column_is(X, y):
+    model = KernelRegressor(**QUICK).fit(X, y)
+    want = KernelRegressor(**QUICK).fit(X, TARGET)
+    np.testing.assert_allclose(model.predict(X), want.predict(X), rtol=1e-10)
+    assert model.score(X, y) == pytest.approx(want.score(X, TARGET))
+    assert model.partial_fit(X, y).rows_seen_ == 2 * N
+
+
+def test_targets_of_texts_are_read_with_the_marks_that_were_set():
+    X, y = CLEAN.drop(columns="price"), [f"{v:.3f}".replace(".", ",") for v in TARGET]
+    model = KernelRegressor(**QUICK, columns=Columns(decimal=",")).fit(X, y)
+    want = KernelRegressor(**QUICK).fit(X, TARGET).predict(X)
+    np.testing.assert_allclose(model.predict(X), want, rtol=1e-10)
+    both = KernelRegressor(**QUICK).fit(X, list(zip(y, DOLLARS, strict=True)))
+    assert both.predict(X).shape == (N, 2)
+
+
+@pytest.mark.parametrize(
+    "y", [["a", "b"] * 200, pd.Series(["1.5", "b"] * 200), [*DOLLARS[1:], "x"]]
+)
+@pytest.mark.parametrize("X", [CLEAN.drop(columns="price"), CLEAN[["money", "share"]].to_numpy()])
+def test_targets_that_say_no_numbers_are_refused_in_a_sentence(X, y):
+    with pytest.raises(InputError, match=r"y holds texts, such as .* use KernelClassifier for lab"):
+        KernelRegressor(**QUICK).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
