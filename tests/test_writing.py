@@ -379,6 +379,41 @@ def test_a_stored_way_to_write_is_kept(tmp_path):
     np.testing.assert_allclose(model.predict(tmp_path / "p.csv"), model.predict(some), rtol=1e-5)
 
 
+def test_rows_that_are_written_in_another_way_are_said():
+    rows = CLEAN.assign(money=CLEAN["money"].map(german))
+    model = KernelRegressor(**QUICK).fit(rows, "price")
+    want = model.predict(CLEAN)
+    english = CLEAN.assign(money=CLEAN["money"].map(lambda v: f"{v:,.2f}"))
+    with pytest.warns(UserWarning, match=r"not written as in the .* are read like 1,234.5\."):
+        np.testing.assert_allclose(model.predict(english), want, rtol=1e-6)
+    with pytest.warns(UserWarning, match="such as 'much', are not written .* count as missing"):
+        gone = model.predict(CLEAN.assign(money="much"))
+    np.testing.assert_array_equal(gone, model.predict(CLEAN.assign(money=np.nan)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few = rows.assign(money=rows["money"].where(MONEY > 1000, "much"))
+        assert len(model.predict(few)) == N
+
+
+@pytest.mark.parametrize(
+    "head", ["sep=;\n'a';'b'\n", "'a, in m';'b, or c, or d'\n", "\ufeffsep=;\r\na;b\r\n"]
+)
+def test_delimiters_are_those_between_names(head, tmp_path):
+    text = head.replace("'", '"') + "1,5;2\n3,5;4\n"
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8", newline="")
+    with pytest.warns(UserWarning, match="decimal commas"):
+        table = opened(tmp_path / "t.csv", 1 << 20)
+    assert table.n == 2 and len(table.fields) == 2
+    first = next(iter(table.fields))
+    assert table.column(first).tolist() == [1.5, 3.5]
+
+
+def test_names_that_look_alike_are_noted():
+    rows = CLEAN.assign(city=[f"{c} " if i % 10 == 0 else c for i, c in enumerate(CITY)])
+    (city,) = [c for c in KernelRegressor(**QUICK).fit(rows, "price").columns_ if c.name == "city"]
+    assert city.notes == ["different values: 'Köln' and 'Köln '"]
+
+
 def test_a_second_fit_reads_as_the_first(tmp_path):
     early = MOMENTS.day <= 12
     rows = CLEAN.assign(day=MOMENTS.strftime("%m/%d/%Y"))

@@ -226,7 +226,7 @@ def as_written(
         if table.fields[name].kind != "text" or want == "boolean":
             continue
         if name in reading.known:
-            known[name] = reading.known[name]
+            known[name] = _known_way(table, name, reading)
             continue
         share, counts = 1.0 if name in whole else NEARLY_ALL, _texts(table, name)
         found = find(counts, reading, want, share, table.decimal_commas)
@@ -244,6 +244,26 @@ def as_written(
     if not known and not reading.missing:
         return table
     return AsWritten(table, replace(reading, known=known))
+
+
+def _known_way(table: Table, name: str, reading: Reading) -> Writing:
+    """How a column is read whose way is known: so, unless most of its fields are written in another
+    one."""
+    way, counts = reading.known[name], _texts(table, name, hope=0.0)
+    there = {text: rows for text, rows in counts.items() if not is_missing(text)}
+    if 2 * _rows_read(way, there) >= sum(there.values()):
+        return way
+    found = find(there, replace(reading, decimal="", thousands=""), way.kind)
+    others = {text: rows for text, rows in there.items() if way.parse(text) is None}
+    example = max(others, key=lambda text: (others[text], text))
+    became = "count as missing"
+    if found is not None:
+        became = f"are read like {found.writing.example}"
+    warn(
+        f"{table.where}: most values of {name!r}, such as {example!r}, are not written as in the"
+        f" training data ({way.example!r}), and {became}."
+    )
+    return way if found is None else found.writing
 
 
 def _in_texts(found: Found) -> bool:
@@ -341,7 +361,7 @@ def several_currencies(where: str, name: str, currencies: Iterable[str]) -> str:
     )
 
 
-def _texts(table: Table, name: str) -> Counter[str]:
+def _texts(table: Table, name: str, hope: float = HOPE) -> Counter[str]:
     """How often texts of a column occur, in rows from all over it; none where the first ones have
     no digits."""
     counts: Counter[str] = Counter()
@@ -349,7 +369,7 @@ def _texts(table: Table, name: str) -> Counter[str]:
         texts = [text for text in table.read([name], start, stop)[name].tolist() if text]
         counts.update(texts)
         some = [text for text in texts[:FIRST] if not is_missing(text)]
-        if sum(any(c.isdigit() for c in text) for text in some) < HOPE * len(some):
+        if sum(any(c.isdigit() for c in text) for text in some) < hope * len(some):
             return Counter()
     return counts
 
