@@ -64,6 +64,32 @@ FILES = {
         {},
         {},
     ),
+    "brackets around dollars": (
+        spoiled("money", lambda v: f"(${v:,.2f})"),
+        CLEAN.assign(money=-CLEAN["money"]),
+        {},
+        {},
+    ),
+    "a minus before dollars": (
+        spoiled("money", lambda v: f"-${v:,.2f}"),
+        CLEAN.assign(money=-CLEAN["money"]),
+        {},
+        {},
+    ),
+    "some dollars": (
+        spoiled("money", lambda v: f"${v:,.2f}" if v > 2000 else f"{v:,.2f}"),
+        CLEAN,
+        {},
+        {},
+    ),
+    "kilograms": (spoiled("money", lambda v: f"{v:.2f} kg"), CLEAN, {}, {}),
+    "some thousands": (
+        spoiled("money", lambda v: f"{v / 1000:.5f}k" if v > 2000 else f"{v:.2f}"),
+        CLEAN,
+        {},
+        {},
+    ),
+    "limits": (spoiled("money", lambda v: f"<{v:.2f}" if v < 2000 else f"{v:.2f}"), CLEAN, {}, {}),
     "percent": (spoiled("share", lambda v: f"{v} %"), CLEAN, {}, {}),
     "decimal commas": (spoiled("share", lambda v: f"{v}".replace(".", ",")), CLEAN, {}, {}),
     "day first": (spoiled("day", lambda v: f"{v:%d/%m/%Y}"), CLEAN, {}, {}),
@@ -166,6 +192,8 @@ def counts(*texts):
         (["0.12", "12 %"], Writing("number", percent=100)),
         (["12", "12 %"], Writing("number")),
         (["0", "12 %"], Writing("number")),
+        (["2020-01", "2021-12"], Writing("date", order="ymd")),
+        (["2020-01", "2021-13"], None),
     ],
 )
 def test_how_texts_are_written(texts, want):
@@ -406,6 +434,21 @@ def test_delimiters_are_those_between_names(head, tmp_path):
     assert table.n == 2 and len(table.fields) == 2
     first = next(iter(table.fields))
     assert table.column(first).tolist() == [1.5, 3.5]
+
+
+def test_decimal_commas_inside_texts_are_said():
+    heavy = CLEAN.assign(money=[f"{v:.2f} kg".replace(".", ",") for v in MONEY])
+    with pytest.warns(UserWarning, match=r"'money' has texts with decimal commas, such as '\d+,\d"):
+        KernelRegressor(**QUICK).fit(heavy, "price")
+
+
+@pytest.mark.parametrize("other", ["A", "K"])
+def test_numbers_of_houses_are_names(other):
+    """Also where one of them looks like a thousand."""
+    house = [f"{i % 90:02d}" if i % 30 else f"{i % 90}{other}" for i in range(N)]
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(house=house), "price")
+    (column,) = [c for c in model.columns_ if c.name == "house"]
+    assert "target encoded" in column.became
 
 
 def test_names_that_look_alike_are_noted():

@@ -19,7 +19,7 @@ _ALIKE = {
     **{0xFEE0 + c: chr(c) for c in range(0x21, 0x7F)},
 }
 _CLOCK = (
-    r"(?:[T ,]+(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d+))?)?"
+    r"(?:[T ,]+(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?)?"
     r"\s*(?P<half>[AaPp])?\.?(?(half)[Mm]?\.?)\s*(?P<zone>Z|UTC|GMT|[-+−]\d\d(?::?\d\d)?)?)?"
 )
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -35,6 +35,7 @@ _NUMBERS = {
     "dmy": rf"(?P<day>\d{{1,2}})([-/. ])(?P<month>\d{{1,2}})\2{_FULL}",
     "mdy": rf"(?P<month>\d{{1,2}})([-/. ])(?P<day>\d{{1,2}})\2{_FULL}",
 }
+_MONTH = re.compile(r"(?P<year>(?:19|20)\d\d)-(?P<month>0[1-9]|1[0-2])")  # ISO's: its first day
 _OF_TWO = {
     "dmy": rf"(?P<day>\d\d)([/.])(?P<month>\d\d)\2{_SHORT}",
     "mdy": rf"(?P<month>\d\d)([/.])(?P<day>\d\d)\2{_SHORT}",
@@ -52,7 +53,7 @@ _OF_ORDER = {
     for order in ORDERS
 }
 # The year first leaves no doubt, whatever order the others have.
-_DATES = {"ymd": _OF_ORDER["ymd"]} | {
+_DATES = {"ymd": [*_OF_ORDER["ymd"], _MONTH]} | {
     order: [*_OF_ORDER[order], *_OF_ORDER["ymd"]] for order in ("dmy", "mdy")
 }
 
@@ -122,20 +123,20 @@ def _moment(part: dict[str, str | None]) -> float | None:
         if month[:3].lower() not in _MONTHS:
             return None
         month = str(_MONTHS.index(month[:3].lower()) + 1)
-    hour = int(part["hour"] or 0)
-    if part["half"]:
-        hour = hour % 12 + 12 * (part["half"] in "pP")
+    hour, half = int(part.get("hour") or 0), part.get("half")
+    if half:
+        hour = hour % 12 + 12 * (half in "pP")
     try:
-        day = datetime(year, int(month), int(part["day"] or 0), tzinfo=UTC)
+        day = datetime(year, int(month), int(part.get("day") or 1), tzinfo=UTC)
     except ValueError:
         return None
-    minute, second = int(part["minute"] or 0), int(part["second"] or 0)
+    minute, second = int(part.get("minute") or 0), int(part.get("second") or 0)
     if hour > 23 or minute > 59 or second > 60:
         return None
     days = (day - datetime(1970, 1, 1, tzinfo=UTC)).days
-    whole = days * 86_400 + hour * 3600 + minute * 60 + second - _offset(part["zone"] or "")
+    whole = days * 86_400 + hour * 3600 + minute * 60 + second - _offset(part.get("zone") or "")
     # Six digits of a second are kept, as of files.
-    return whole + int((part["fraction"] or "")[:6].ljust(6, "0")) / 1e6
+    return whole + int((part.get("fraction") or "")[:6].ljust(6, "0")) / 1e6
 
 
 def _offset(zone: str) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError, warn
-from .amounts import currency_of
+from .amounts import currency_of, has_quantity
 from .fields import ORDERS, bare, number_of, pattern, second_of
 from .kinds import WORDS, canonical, is_missing
 from .tables import Field, Table, spread
@@ -40,7 +40,6 @@ MARKS = (
 IN_TEXTS = ("", ",")  # thousands of numbers that amounts.py reads, currencies and units around them
 _NAME = re.compile(r"0\d+")  # 007 is a name
 _BARE = re.compile(r"[-−+(]?[\d., ')eEdD+-]+")
-_LAKHS = re.compile(r"\d,\d\d,")  # which amounts.py does not know
 _TELEPHONE = re.compile(r"\+\d[\d ()-]{6,}\d")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")  # of a machine
 
@@ -411,8 +410,11 @@ def find(
     doubtful = not commas and any(_differ(best, way, some) for way in same)
     if best.kind == "date":
         return Found(best, others, lost, doubtful)
-    plain = sum(rows for text, rows in some.items() if _BARE.fullmatch(bare(text)))
-    affixed = plain <= (1 - NEARLY_ALL) * read[best] and not any(map(_LAKHS.search, some))
+    plain = {text: rows for text, rows in some.items() if _BARE.fullmatch(bare(text))}
+    inside = all(
+        has_quantity(text) for text in some if text not in plain and parse(text) is not None
+    )
+    affixed = sum(plain.values()) <= (1 - NEARLY_ALL) * read[best] and inside
     made = Found(best, others, lost, doubtful, affixed, currencies=_currencies(best, some))
     return _with_percents(made, some)
 
