@@ -235,6 +235,7 @@ def test_what_may_mean_two_things_is_said():
         ("2020-01-31T10:00:00.1234567-0130", Writing("date", order="ymd"), 1580470200.123456),
         ("31/01/2020 10:00 Z", Writing("date", order="dmy"), 1580464800),
         ("2020-01-31", Writing("date", order="mdy"), 1580428800),
+        ("2020-01-31 10:00:00,5", Writing("date", order="ymd"), 1580464800.5),
     ],
 )
 def test_what_a_field_says(text, way, want):
@@ -434,6 +435,17 @@ def test_delimiters_are_those_between_names(head, tmp_path):
     assert table.n == 2 and len(table.fields) == 2
     first = next(iter(table.fields))
     assert table.column(first).tolist() == [1.5, 3.5]
+
+
+def test_dates_in_another_order_are_read_in_it():
+    """Also where most days could be months."""
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(day=MOMENTS.strftime("%m/%d/%Y")), "price")
+    some = (MOMENTS.day <= 12) | (np.arange(N) % 4 == 0)
+    assert 0.5 < (MOMENTS[some].day <= 12).mean() < 0.9
+    other = CLEAN.assign(day=MOMENTS.strftime("%d/%m/%Y"))[some]
+    with pytest.warns(UserWarning, match="and are read like 31/12/2024"):
+        found = model.predict(other)
+    np.testing.assert_allclose(found, model.predict(CLEAN[some]), rtol=1e-6)
 
 
 def test_decimal_commas_inside_texts_are_said():

@@ -246,20 +246,20 @@ def as_written(
 
 
 def _known_way(table: Table, name: str, reading: Reading) -> Writing:
-    """How a column is read whose way is known: so, unless most of its fields are written in another
-    one."""
+    """How a column is read whose way is known: so, unless its fields are written in another one."""
     way, counts = reading.known[name], _texts(table, name, hope=0.0)
     there = {text: rows for text, rows in counts.items() if not is_missing(text)}
-    if 2 * _rows_read(way, there) >= sum(there.values()):
+    read, total = _rows_read(way, there), sum(there.values())
+    if read >= NEARLY_ALL * total:
         return way
     found = find(there, replace(reading, decimal="", thousands=""), way.kind)
+    if found is None and 2 * read >= total:
+        return way
     others = {text: rows for text, rows in there.items() if way.parse(text) is None}
     example = max(others, key=lambda text: (others[text], text))
-    became = "count as missing"
-    if found is not None:
-        became = f"are read like {found.writing.example}"
+    became = "count as missing" if found is None else f"are read like {found.writing.example}"
     warn(
-        f"{table.where}: most values of {name!r}, such as {example!r}, are not written as in the"
+        f"{table.where}: values of {name!r}, such as {example!r}, are not written as in the"
         f" training data ({way.example!r}), and {became}."
     )
     return way if found is None else found.writing
