@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.cli import app
 from kernelmill.data import opened
-from kernelmill.data.drift import oddities
+from kernelmill.data.drift import Oddity, oddities
 from kernelmill.data.tables import spread
 from kernelmill.distributed.threads import run_threads
 from kernelmill.kernels import ArcCosine, Gaussian, Laplacian, Sum
@@ -128,6 +128,47 @@ def test_the_command(tmp_path, model, monkeypatch):
     assert typed("check", "m", "other.csv", "--json", code=9)["far"] > 0.9
     again = load("m")
     np.testing.assert_array_equal(again.novelty("same.csv"), model.novelty(FRAME))
+
+
+@pytest.mark.parametrize(
+    ("rows", "odd", "much", "unsure"),
+    [
+        (1, 1, False, True),
+        (2, 1, False, True),
+        (2, 2, True, False),
+        (10, 3, False, True),
+        (10, 4, True, False),
+        (100, 4, False, False),
+        (100, 11, False, True),
+        (100, 12, True, False),
+        (20_000, 1000, False, True),
+        (20_000, 1200, True, False),
+    ],
+)
+def test_a_handful_of_rows_may_be_chance(rows, odd, much, unsure):
+    from scipy.stats import binom
+
+    found = Oddity("c", "was never seen in training", odd / rows, rows=rows)
+    assert (found.much, found.unsure) == (much, unsure)
+    assert found.chance == pytest.approx(binom.sf(odd - 1, rows, 0.05))
+    missing = Oddity("c", "is missing", odd / rows - 0.01, rows=rows, usual=0.01)
+    assert missing.chance == pytest.approx(binom.sf(odd - 1, rows, 0.06))
+    assert not Oddity("c", "is missing", 0.05, rows=rows, usual=0.95).much
+    assert Oddity("c", "is not there", 1.0, stops=True).much
+
+
+def test_the_command_says_where_rows_are_too_few(tmp_path, model, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model.save("m")
+    few = FRAME[:5].copy()
+    few.loc[0, "kind"] = "other"
+    few.to_csv("few.csv", index=False)
+    said = typed("check", "m", "few.csv")
+    assert "may be chance: 5 rows are too few to tell" in " ".join(said.split())
+    found = typed("check", "m", "few.csv", "--json")
+    assert (found["much"], found["unsure"]) == (0, 1)
+    FRAME[:5].assign(kind="other").to_csv("few.csv", index=False)
+    assert "are much" in typed("check", "m", "few.csv", code=9)
 
 
 def test_a_matrix_has_no_columns_but_rows(tmp_path):

@@ -1,5 +1,7 @@
 """Frames and matrices as people have them: every kind of column, missing values, sparse rows."""
 
+from datetime import date, datetime
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,7 +11,8 @@ from scipy import sparse
 from sklearn.model_selection import cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
-from kernelmill import InputError, KernelClassifier, KernelRegressor, load
+from kernelmill import DataFileError, InputError, KernelClassifier, KernelRegressor, load
+from kernelmill.data import opened
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -147,3 +150,25 @@ def test_sparse_rows_that_would_not_fit_are_streamed(caplog):
         model.set_params(memory_budget="200MiB", device="cpu").fit(rows, places % 2)
     assert "of features are streamed" in caplog.text
     assert np.isfinite(model.predict(rows[:5])).all()
+
+
+def test_dates_among_moments_are_both():
+    """Arrow takes the first kind for all of them: hours would be lost, or dates be numbers."""
+    day, moment = date(2020, 1, 1), datetime(2020, 1, 1, 5)
+    for values in ([day, moment], [moment, day]):
+        table = opened(pd.DataFrame({"x": [*values, None]}), 0)
+        assert table.fields["x"].kind == "date"
+        found = table.read(["x"], 0, 2)["x"][:, 0].tolist()
+        assert sorted(found) == [1577836800, 1577854800]
+
+
+def test_numbers_beyond_64_bits_are_numbers():
+    table = opened(pd.DataFrame({"x": [2**70, 5]}), 0)
+    assert table.read(["x"], 0, 2)["x"][:, 0].tolist() == [2.0**70, 5]
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["1", 1]])
+def test_two_columns_of_one_name_are_refused(names):
+    frame = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=names)
+    with pytest.raises(DataFileError, match="has two columns called"):
+        opened(frame, 0)

@@ -1,5 +1,6 @@
 """Files as they come: numbers, dates and missing values as people write them."""
 
+import contextlib
 import math
 import warnings
 
@@ -10,8 +11,9 @@ from typer.testing import CliRunner
 
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor, load
 from kernelmill.cli import app
+from kernelmill.data import opened
 from kernelmill.data.kinds import MISSING
-from kernelmill.data.writing import MARKS, Reading, Writing, find
+from kernelmill.data.writing import MARKS, Reading, Writing, as_written, find
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -62,6 +64,32 @@ FILES = {
         {},
         {},
     ),
+    "brackets around dollars": (
+        spoiled("money", lambda v: f"(${v:,.2f})"),
+        CLEAN.assign(money=-CLEAN["money"]),
+        {},
+        {},
+    ),
+    "a minus before dollars": (
+        spoiled("money", lambda v: f"-${v:,.2f}"),
+        CLEAN.assign(money=-CLEAN["money"]),
+        {},
+        {},
+    ),
+    "some dollars": (
+        spoiled("money", lambda v: f"${v:,.2f}" if v > 2000 else f"{v:,.2f}"),
+        CLEAN,
+        {},
+        {},
+    ),
+    "kilograms": (spoiled("money", lambda v: f"{v:.2f} kg"), CLEAN, {}, {}),
+    "some thousands": (
+        spoiled("money", lambda v: f"{v / 1000:.5f}k" if v > 2000 else f"{v:.2f}"),
+        CLEAN,
+        {},
+        {},
+    ),
+    "limits": (spoiled("money", lambda v: f"<{v:.2f}" if v < 2000 else f"{v:.2f}"), CLEAN, {}, {}),
     "percent": (spoiled("share", lambda v: f"{v} %"), CLEAN, {}, {}),
     "decimal commas": (spoiled("share", lambda v: f"{v}".replace(".", ",")), CLEAN, {}, {}),
     "day first": (spoiled("day", lambda v: f"{v:%d/%m/%Y}"), CLEAN, {}, {}),
@@ -153,6 +181,19 @@ def counts(*texts):
         (["612 345 678", "612 999 111"], None),
         (["12 March 2020", "3 jun. 2021"], Writing("date", order="dmy")),
         (["31.12.20", "01.02.21"], Writing("date", order="dmy")),
+        (["+5", "-3", "+2.5", "7"], Writing("number")),
+        (["+4930123456", "+15551234567"], None),
+        (["+1 555 123 456", "+49 305 123 456"], None),
+        (["192.168.100.101", "10.100.100.101"], None),
+        (["2020-01-31T10:00:00+01:00", "2020-02-28 10:00:00Z"], Writing("date", order="ymd")),
+        (["31/12/2020", "2020-12-31", "01/02/2020"], Writing("date", order="dmy")),
+        (["1’234", "5’678’901"], Writing("number", ".", "'")),
+        (["12,34,567", "1,234.5"], Writing("number", ".", ",")),
+        (["0.12", "12 %"], Writing("number", percent=100)),
+        (["12", "12 %"], Writing("number")),
+        (["0", "12 %"], Writing("number")),
+        (["2020-01", "2021-12"], Writing("date", order="ymd")),
+        (["2020-01", "2021-13"], None),
     ],
 )
 def test_how_texts_are_written(texts, want):
@@ -174,6 +215,128 @@ def test_what_may_mean_two_things_is_said():
     assert find(counts("1,234"), Reading(decimal=",")).writing.parse("1,234") == 1.234
     assert find(counts("01/02/2020"), Reading()).doubtful
     assert not find(counts("1,234.5"), Reading()).doubtful
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "want"),
+    [
+        ("+5", Writing("number"), 5),
+        ("($+5)", Writing("number"), -5),
+        ("-+5", Writing("number"), None),
+        ("300.50-", Writing("number"), -300.5),
+        ("2-", Writing("number"), None),  # a grade
+        ("1.5D+03", Writing("number"), 1500),
+        ("12D4", Writing("number"), None),
+        ("１２．５％", Writing("number"), 12.5),
+        ("12,34,567.5", Writing("number", ".", ","), 1234567.5),
+        ("12 %", Writing("number", percent=100), 0.12),
+        ("0.12", Writing("number", percent=100), 0.12),
+        ("2020-01-31T10:00:00+01:00", Writing("date", order="ymd"), 1580461200),
+        ("2020-01-31T10:00:00.1234567-0130", Writing("date", order="ymd"), 1580470200.123456),
+        ("31/01/2020 10:00 Z", Writing("date", order="dmy"), 1580464800),
+        ("2020-01-31", Writing("date", order="mdy"), 1580428800),
+        ("2020-01-31 10:00:00,5", Writing("date", order="ymd"), 1580464800.5),
+    ],
+)
+def test_what_a_field_says(text, way, want):
+    assert way.parse(text) == want
+
+
+def read_of(texts, **said):
+    """How a column of a frame is read: its values, and what is said."""
+    frame, columns = pd.DataFrame({"x": texts}), Columns(**said)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = as_written(opened(frame, 0), columns.reading, columns.kinds)
+        values = table.read(["x"], 0, table.n)["x"].ravel().tolist()
+    return values, " ".join(str(one.message) for one in caught)
+
+
+def test_percents_and_shares_of_a_column_are_one_scale():
+    values, said = read_of(["0.12", "12 %", "0.5"])
+    assert values == [0.12, 0.12, 0.5] and "such as '0.12', do not; 100 % is read as 1:" in said
+    values, said = read_of(["12", "12 %", "70"])
+    assert values == [12, 12, 70] and "100 % is read as 100:" in said
+    assert read_of(["0", "12%", "7%", "0"]) == ([0, 12, 7, 0], "")
+    # Most of them percents, too many to be names: also where they would be numbers inside texts.
+    share = [f"{v} %" if v > 10 else str(v / 100) for v in SHARE]
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(share=share), "price")
+    want = KernelRegressor(**QUICK).fit(CLEAN, "price").predict(CLEAN)
+    found = model.predict(CLEAN.assign(share=SHARE / 100))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
+    plain = KernelRegressor(**QUICK).fit(CLEAN.assign(share=SHARE / 100), "price")
+    with pytest.warns(UserWarning, match="'share' is written with percent signs, and was without"):
+        plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+
+
+@pytest.mark.parametrize("write", ["{}{:.2f}", "{}{:.0f},50"])
+def test_two_currencies_are_said(write):
+    money = [write.format("$₹"[i % 2], v) for i, v in enumerate(MONEY)]
+    with pytest.warns(UserWarning, match=r"'money' has amounts in different currencies \(\$, ₹\)"):
+        KernelRegressor(**QUICK).fit(CLEAN.assign(money=money), "price")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*currencies")
+        same = [f"{'US$' if i % 2 else '$'}{v:.2f}" for i, v in enumerate(MONEY)]
+        KernelRegressor(**QUICK).fit(CLEAN.assign(money=same), "price")
+
+
+def test_addresses_are_names():
+    model = KernelRegressor(**QUICK).fit(
+        CLEAN.assign(host=[f"{10 + i % 199}.168.{i % 156 + 100}.101" for i in range(N)]), "price"
+    )
+    (host,) = [column for column in model.columns_ if column.name == "host"]
+    assert host.holds == "texts"
+
+
+def test_zones_of_frames_are_those_of_files(tmp_path):
+    moments = [f"{v:%Y-%m-%dT10:00:00}{'+01:00' if i % 2 else 'Z'}" for i, v in enumerate(MOMENTS)]
+    rows = CLEAN.assign(day=moments)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    model = KernelRegressor(**QUICK).fit(rows, "price")
+    assert dict(zip(model.encoder_.order, model.encoder_.kinds, strict=True))["day"] == "date"
+    want = KernelRegressor(**QUICK).fit(tmp_path / "t.csv", "price").predict(tmp_path / "t.csv")
+    np.testing.assert_array_equal(model.predict(rows), want)
+
+
+@pytest.mark.parametrize("gone", ["-999", "-999.0", -999, -999.0])
+def test_what_is_missing_is_so_however_it_is_written(gone):
+    for texts in (["-999", "5.5", "7"], ["-999.0", "$5.5", "7"], ["-999,0", "5,5", "7"]):
+        values, _ = read_of(texts, na_values=[gone])
+        assert math.isnan(values[0]) and values[1:] == [5.5, 7], texts
+    names, _ = read_of(["-999", "a", "-999.0"], na_values=[gone])
+    assert names == [None, "a", None]
+
+
+def test_dates_can_be_missing_too():
+    for texts in (["9999-12-31", "2020-01-31"], ["31/12/9999", "31/01/2020"]):
+        values, _ = read_of(texts, na_values=["9999-12-31"])
+        assert math.isnan(values[0]) and values[1] == 1580428800
+    dates = pd.to_datetime(["2199-12-31", "2020-01-31"])
+    assert math.isnan(read_of(dates, na_values=["2199-12-31"])[0][0])
+    assert math.isnan(read_of(["0000-00-00", "2020-01-31"])[0][0])
+
+
+@pytest.mark.parametrize("ending", ["csv", "frame"])
+def test_marks_that_do_not_fit_are_said(ending, tmp_path):
+    rows = CLEAN.astype({"money": str})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = rows if ending == "frame" else tmp_path / "t.csv"
+    with pytest.warns(UserWarning, match="numbers in 'money', such as .* are not written with the"):
+        model = KernelRegressor(**QUICK, columns=Columns(decimal=",", exclude=["share"]))
+        with contextlib.suppress(InputError):  # the file's target does not fit either
+            model.fit(data, "price")
+    with pytest.raises(InputError, match="how of 'city' is 'robust', expected a column of numbers"):
+        KernelRegressor(**QUICK, columns=Columns(how={"city": "robust"})).fit(CLEAN, "price")
+
+
+def test_different_ways_in_one_column_are_said():
+    _, said = read_of(["31/12/2020", "12/31/2020", "01/02/2020"])
+    assert "the dates in 'x' are written in different ways, such as '01/02/2020' and '12/" in said
+    for settings in ({}, {"decimal": ","}):
+        _, said = read_of(["1.5", "2,5", "3.75"], **settings)
+        assert "the numbers in 'x' are written in different ways" in said
+    for codes in (["007", "1,5", "1.5"], ["a1", "1.5", "b2"], ["1.2.3", "1.10.0", "2.0.1"]):
+        assert read_of(codes)[1] == ""
 
 
 @pytest.mark.parametrize("marks", MARKS)
@@ -245,6 +408,67 @@ def test_a_stored_way_to_write_is_kept(tmp_path):
     np.testing.assert_allclose(model.predict(tmp_path / "p.csv"), model.predict(some), rtol=1e-5)
 
 
+def test_rows_that_are_written_in_another_way_are_said():
+    rows = CLEAN.assign(money=CLEAN["money"].map(german))
+    model = KernelRegressor(**QUICK).fit(rows, "price")
+    want = model.predict(CLEAN)
+    english = CLEAN.assign(money=CLEAN["money"].map(lambda v: f"{v:,.2f}"))
+    with pytest.warns(UserWarning, match=r"not written as in the .* are read like 1,234.5\."):
+        np.testing.assert_allclose(model.predict(english), want, rtol=1e-6)
+    with pytest.warns(UserWarning, match="such as 'much', are not written .* count as missing"):
+        gone = model.predict(CLEAN.assign(money="much"))
+    np.testing.assert_array_equal(gone, model.predict(CLEAN.assign(money=np.nan)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        few = rows.assign(money=rows["money"].where(MONEY > 1000, "much"))
+        assert len(model.predict(few)) == N
+
+
+@pytest.mark.parametrize(
+    "head", ["sep=;\n'a';'b'\n", "'a, in m';'b, or c, or d'\n", "\ufeffsep=;\r\na;b\r\n"]
+)
+def test_delimiters_are_those_between_names(head, tmp_path):
+    text = head.replace("'", '"') + "1,5;2\n3,5;4\n"
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8", newline="")
+    with pytest.warns(UserWarning, match="decimal commas"):
+        table = opened(tmp_path / "t.csv", 1 << 20)
+    assert table.n == 2 and len(table.fields) == 2
+    first = next(iter(table.fields))
+    assert table.column(first).tolist() == [1.5, 3.5]
+
+
+def test_dates_in_another_order_are_read_in_it():
+    """Also where most days could be months."""
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(day=MOMENTS.strftime("%m/%d/%Y")), "price")
+    some = (MOMENTS.day <= 12) | (np.arange(N) % 4 == 0)
+    assert 0.5 < (MOMENTS[some].day <= 12).mean() < 0.9
+    other = CLEAN.assign(day=MOMENTS.strftime("%d/%m/%Y"))[some]
+    with pytest.warns(UserWarning, match="and are read like 31/12/2024"):
+        found = model.predict(other)
+    np.testing.assert_allclose(found, model.predict(CLEAN[some]), rtol=1e-6)
+
+
+def test_decimal_commas_inside_texts_are_said():
+    heavy = CLEAN.assign(money=[f"{v:.2f} kg".replace(".", ",") for v in MONEY])
+    with pytest.warns(UserWarning, match=r"'money' has texts with decimal commas, such as '\d+,\d"):
+        KernelRegressor(**QUICK).fit(heavy, "price")
+
+
+@pytest.mark.parametrize("other", ["A", "K"])
+def test_numbers_of_houses_are_names(other):
+    """Also where one of them looks like a thousand."""
+    house = [f"{i % 90:02d}" if i % 30 else f"{i % 90}{other}" for i in range(N)]
+    model = KernelRegressor(**QUICK).fit(CLEAN.assign(house=house), "price")
+    (column,) = [c for c in model.columns_ if c.name == "house"]
+    assert "target encoded" in column.became
+
+
+def test_names_that_look_alike_are_noted():
+    rows = CLEAN.assign(city=[f"{c} " if i % 10 == 0 else c for i, c in enumerate(CITY)])
+    (city,) = [c for c in KernelRegressor(**QUICK).fit(rows, "price").columns_ if c.name == "city"]
+    assert city.notes == ["different values: 'Köln' and 'Köln '"]
+
+
 def test_a_second_fit_reads_as_the_first(tmp_path):
     early = MOMENTS.day <= 12
     rows = CLEAN.assign(day=MOMENTS.strftime("%m/%d/%Y"))
@@ -275,6 +499,68 @@ def test_copies_of_rows_are_taken_once():
     np.testing.assert_allclose(last.fit(twice, "price", weights).predict(CLEAN), want, rtol=1e-5)
     other = KernelRegressor(**QUICK).fit(twice, "price").predict(CLEAN)
     assert np.abs(other - want).max() > 1e-3 * want.std()
+
+
+@pytest.mark.parametrize("kind", ["frame", "rows"])
+def test_copies_within_a_chunk_are_taken_once(kind):
+    def chunks(drop, second):
+        model = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=drop))
+        model.partial_fit(CLEAN[:300], "price")
+        if kind == "frame":
+            model.partial_fit(second, "price")
+        else:
+            model.partial_fit(second.drop(columns="price").to_numpy().tolist(), second["price"])
+        return model.predict(CLEAN)
+
+    twice = pd.concat([CLEAN[300:], CLEAN[300:], CLEAN[300:]])
+    want = chunks(False, CLEAN[300:])
+    np.testing.assert_allclose(chunks(True, twice), want, rtol=1e-5)
+    assert np.abs(chunks(False, twice) - want).max() > 1e-3 * want.std()
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_copies_of_a_matrix_s_rows_are_taken_once(as_file, tmp_path):
+    X = np.c_[MONEY, SHARE].astype(np.float32)
+    np.save(tmp_path / "a.npy", X[:300])
+    np.save(tmp_path / "b.npy", np.r_[X[300:], X[300:]])
+    model = KernelRegressor(**QUICK, columns=Columns(drop_duplicates=True))
+    model.partial_fit(tmp_path / "a.npy", TARGET[:300])
+    second = tmp_path / "b.npy" if as_file else np.load(tmp_path / "b.npy")
+    model.partial_fit(second, np.r_[TARGET[300:], TARGET[300:]])
+    assert model.rows_seen_ == N
+
+
+DOLLARS = [f"${v:,.2f}" for v in TARGET]
+
+
+@pytest.mark.parametrize(
+    "y", [DOLLARS, tuple(DOLLARS), np.array(DOLLARS), pd.Series(DOLLARS), np.c_[DOLLARS]]
+)
+@pytest.mark.parametrize("X", [CLEAN.drop(columns="price"), CLEAN[["money", "share"]].to_numpy()])
+def test_targets_of_texts_are_read_as_a_column_is(X, y):
+    model = KernelRegressor(**QUICK).fit(X, y)
+    want = KernelRegressor(**QUICK).fit(X, TARGET)
+    np.testing.assert_allclose(model.predict(X), want.predict(X), rtol=1e-10)
+    assert model.score(X, y) == pytest.approx(want.score(X, TARGET))
+    assert model.partial_fit(X, y).rows_seen_ == 2 * N
+
+
+def test_targets_of_texts_are_read_with_the_marks_that_were_set():
+    X, y = CLEAN.drop(columns="price"), [f"{v:.3f}".replace(".", ",") for v in TARGET]
+    model = KernelRegressor(**QUICK, columns=Columns(decimal=",")).fit(X, y)
+    want = KernelRegressor(**QUICK).fit(X, TARGET).predict(X)
+    np.testing.assert_allclose(model.predict(X), want, rtol=1e-10)
+    both = KernelRegressor(**QUICK).fit(X, list(zip(y, DOLLARS, strict=True)))
+    assert both.predict(X).shape == (N, 2)
+
+
+@pytest.mark.parametrize(
+    "y", [["a", "b"] * 200, pd.Series(["1.5", "b"] * 200), [*DOLLARS[1:], "x"]]
+)
+@pytest.mark.parametrize("X", [CLEAN.drop(columns="price"), CLEAN[["money", "share"]].to_numpy()])
+def test_targets_that_say_no_numbers_are_refused_in_a_sentence(X, y):
+    with pytest.raises(InputError, match=r"y holds texts, such as .* use KernelClassifier for lab"):
+        KernelRegressor(**QUICK).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def check(
 
     Columns that are missing or cannot be read, values that were never seen, numbers outside of
     their range, rows that are far from everything that was learned. Ends with exit code 9 where
-    that is much.
+    that is much, and more than chance among so many rows.
     """
     from .. import load
     from ..data.drift import Oddity
@@ -38,14 +38,16 @@ def check(
     far = None
     if not any(odd.stops for odd in found):
         far = share_of_far_rows(estimator, table)
-        found.append(Oddity("(rows)", "are far from everything that was learned", far))
+        said, rows = "are far from everything that was learned", min(table.n, MOST_ROWS)
+        found.append(Oddity("(rows)", said, far, rows=rows))
     target = {estimator._target}
     known = set(getattr(estimator, "feature_names_in_", [])) | target
     new = [] if estimator.encoder_ is None else [name for name in table.fields if name not in known]
     much = [odd for odd in found if odd.much]
     if json_:
-        rows = [{"column": o.column, "what": o.what, "share": o.share} for o in found]
-        as_json({"rows": table.n, "odd": rows, "new_columns": new, "far": far, "much": len(much)})
+        odd = [{"column": o.column, "what": o.what, "share": o.share} for o in found]
+        counts = {"much": len(much), "unsure": sum(o.unsure for o in found)}
+        as_json({"rows": table.n, "odd": odd, "new_columns": new, "far": far, **counts})
     else:
         _print(found, new, table)
     if much:
@@ -77,6 +79,11 @@ def _print(found: list[Oddity], new: list[str], table: Table) -> None:
     if new:
         listed = ", ".join(map(repr, new[:10])) + (", …" if len(new) > 10 else "")
         console.print(f"Not used: {escape(listed)}.")
-    much = sum(odd.much for odd in found)
-    verdict = f"{much} of these are much" if much else "Nothing odd to speak of"
-    console.print(f"{verdict}: shares of 5 % of the rows or more count." if much else f"{verdict}.")
+    much, unsure = sum(odd.much for odd in found), sum(odd.unsure for odd in found)
+    verdict = "Nothing odd to speak of."
+    if much:
+        verdict = f"{much} of these are much: shares of 5 % of the rows or more count."
+    elif unsure:
+        verdict = f"{unsure} of these would be much, but may be chance:"
+        verdict += f" {table.n:,} rows are too few to tell."
+    console.print(verdict)

@@ -146,7 +146,19 @@ def _notes(values: np.ndarray, targets: np.ndarray) -> list[str]:
         found.append("another value in each row: an ID?")
     if there.all() and _explained(None if texts else known, codes, distinct, targets) >= NEARLY:
         found.append("almost gives the target away: known when predicting?")
+    if texts and distinct <= MOST_VALUES and (alike := _alike(sorted(set(known.tolist())))):
+        found.append(f"different values: {alike[0]!r} and {alike[1]!r}")
     return found
+
+
+def _alike(names: list[str]) -> tuple[str, str] | None:
+    """Two names that differ in blanks or capitals alone, if there are any."""
+    seen: dict[str, str] = {}
+    for name in names:
+        first = seen.setdefault(" ".join(name.casefold().split()), name)
+        if first != name:
+            return first, name
+    return None
 
 
 def _codes(values: np.ndarray) -> np.ndarray:

@@ -31,9 +31,13 @@ _NUMBER = re.compile(f"({NUMBER})")
 _UNIT = re.compile(r"\s*([^\W\d_]+|[%°\"'′″])")
 CURRENCY = r"[$€£¥₹]|rs\.?|inr|usd|eur|gbp|chf|us\$"
 _CURRENCY = re.compile(rf"(?:{CURRENCY})\s*", re.IGNORECASE)
+_SIGNS = {"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"}
 _BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−])?\s*", re.IGNORECASE)
+_ABOUT = re.compile(r"(?:~|≈|<=?|>=?|≤|≥)\s*")
+_BARE = (("", ""), ("-", ""))
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
 _TIMES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "lakh": 1e5, "crore": 1e7}
+_OTHER_MARKS = str.maketrans(",.", ".,")
 # Units of one kind: they are one number together.
 _SAME = {
     **{"mg": ("g", 1e-3), "kg": ("g", 1e3)},
@@ -63,13 +67,27 @@ def is_form(words: Words) -> bool:
 
 def is_quantity(words: Words) -> bool:
     """Whether numbers among these words are quantities, not numbers of things: "12 floors" and
-    "$12" are, "shop 12" and "12-34" are not."""
+    "$12" are, and "<12", "shop 12" and "12-34" are not."""
     money = _CURRENCY.fullmatch(words[0]) is not None
+    if len(words) == 2 and not words[1] and _ABOUT.fullmatch(words[0]):
+        return True
     if not money and _BEFORE.fullmatch(words[0]) is None:
         return False
     between = [part.strip().lower() for part in words[1:-1]]
     sized = bool(between) and all(part in _BETWEEN for part in between)
     return money or sized or any(_UNIT.match(part) for part in words[1:])
+
+
+def has_quantity(text: str) -> bool:
+    """Whether a text is one of quantities."""
+    words, _ = take_apart(text)
+    return is_form(words) and is_quantity(words)
+
+
+def currency_of(text: str) -> str:
+    """The sign of the currency in a text, if there is one."""
+    found = re.search(CURRENCY, text, re.IGNORECASE)
+    return "" if found is None else _SIGNS.get(found[0].lower().rstrip("."), found[0])
 
 
 @dataclass
@@ -83,10 +101,12 @@ class Forms:
 
     def with_bare_numbers(self) -> Forms:
         """The same, by which numbers without the words around them are read too: those of another
-        table, whose column is one of numbers."""
-        for words, factor in ((["", ""], 1.0), (["-", ""], -1.0)):
-            if words not in self.words:
-                self.words.append(words)
+        table, whose column is one of numbers. They are of the most frequent unit; a thousand is
+        none."""
+        unit = 1.0 if self.labels == ["number"] else abs(self.factors[0][0])
+        for words, factor in zip(_BARE, (unit, -unit), strict=True):
+            if list(words) not in self.words:
+                self.words.append(list(words))
                 self.slots.append([0])
                 self.factors.append([factor])
         return self
@@ -140,6 +160,10 @@ def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | Non
     told: the user says that its numbers are meant; else they have to look like quantities.
     """
     fits = [words for words in counts if is_form(words) and (told or is_quantity(words))]
+    # Beside "5k" and "<5" a 5 is a number like these; beside "12A" it may be that of a house.
+    enough = sum(counts[words] for words in fits) > (1 - NEARLY_ALL) * sum(counts.values())
+    if enough and not told and all(_meanings(words)[0][0] == "number" for words in fits):
+        fits += [words for words in _BARE if words in counts and words not in fits]
     used = sorted(fits, key=lambda words: (-counts[words], words))[:MOST_FORMS]
     rows, total = sum(counts[words] for words in used), sum(counts.values())
     if not used or rows < NEARLY_ALL * total:
@@ -160,6 +184,11 @@ def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | Non
         labels,
     )
     return found.with_bare_numbers() if len(labels) == 1 else found
+
+
+def with_points(text: str) -> str:
+    """A text with decimal commas, and points between thousands, the other way round."""
+    return text.translate(_OTHER_MARKS)
 
 
 def _meanings(words: Words) -> list[tuple[str, float]]:

@@ -51,7 +51,8 @@ class Columns(Settings):
     thousands : str, optional
         The mark between thousands: ",", ".", " " or "'". None: found column by column.
     drop_duplicates : bool
-        Rows that are the same in all features and the target count once.
+        Rows that are the same in all features and the target count once; in `partial_fit`, those
+        of one call.
     """
 
     features: list[str] | None = None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import bdtrc
 
 from ..errors import KernelmillError
 from .categories import Category
@@ -18,21 +19,38 @@ from .tables import Table, spread
 
 LOOKED_AT = 200_000  # rows, from all over the table
 SHARE = 0.05  # of the rows, from which something is odd
+CHANCE = 0.01  # with which so many rows may be odd where the share is no larger
 
 
 @dataclass(frozen=True)
 class Oddity:
-    """Something about a column: which share of the rows it is about, and whether that is much."""
+    """Something about a column: which share of the rows it is about, beyond the one that was usual
+    in training, and whether that is much."""
 
     column: str
     what: str
     share: float
     example: str = ""
     stops: bool = False  # nothing can be predicted
+    rows: int = 0  # that were looked at
+    usual: float = 0.0
 
     @property
     def much(self) -> bool:
-        return self.share >= SHARE
+        """Whether more of the rows than SHARE are so, by more than chance: a few rows may be."""
+        return self.stops or (self.share >= SHARE and self.chance < CHANCE)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether it would be much, if there were more rows to tell by."""
+        return self.share >= SHARE and not self.much
+
+    @property
+    def chance(self) -> float:
+        """How likely so many rows are odd, or more, where SHARE of all rows are: the tail of a
+        binomial distribution."""
+        odd, share = round((self.share + self.usual) * self.rows), self.usual + SHARE
+        return float(bdtrc(odd - 1, self.rows, share)) if odd and share < 1 else 1.0
 
 
 def oddities(encoder: Encoder, table: Table) -> list[Oddity]:
@@ -67,7 +85,8 @@ def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
     if before is not None and encoder.rows:
         more = float(lost.mean()) - before.missing / encoder.rows
         if more > 0:
-            yield Oddity(name, "is missing more often than in training", more)
+            said = "is missing more often than in training"
+            yield Oddity(name, said, more, rows=len(lost), usual=float(lost.mean()) - more)
     if before is not None and before.range is not None and not texts:
         yield from _outside(name, values[~lost, 0], before.range, len(values))
     yield from _unseen(encoder, name, values, lost)
@@ -78,7 +97,7 @@ def _outside(name: str, values: np.ndarray, limits: list[float], n: int) -> Iter
     out = (values < low) | (values > high)
     if out.any():
         said = f"is outside of {low:g} to {high:g}, the range in training"
-        yield Oddity(name, said, float(out.sum()) / n, f"{values[out][0]:g}")
+        yield Oddity(name, said, float(out.sum()) / n, f"{values[out][0]:g}", rows=n)
 
 
 def _unseen(encoder: Encoder, name: str, values: np.ndarray, lost: np.ndarray) -> Iterator[Oddity]:
@@ -89,4 +108,5 @@ def _unseen(encoder: Encoder, name: str, values: np.ndarray, lost: np.ndarray) -
             continue
         new = (category.codes(values) == len(category.values)) & ~lost
         if new.any():
-            yield Oddity(name, "was never seen in training", float(new.mean()), str(values[new][0]))
+            said, example = "was never seen in training", str(values[new][0])
+            yield Oddity(name, said, float(new.mean()), example, rows=len(new))

@@ -32,6 +32,7 @@ MISSING = (
     *("", "na", "n/a", "n.a.", "#n/a", "<na>", "nan", "nat", "null", "nil", "none", "?", "??"),
     *("-", "--", "---", "–", "—", ".", "..", "...", "*", "_", "unknown", "unk", "missing"),
     *("not available", "not applicable", "not known", "(blank)", "blank", "(null)", "(none)"),
+    *("0000-00-00", "0000-00-00 00:00:00"),  # of databases
     *("#null!", "#value!", "#ref!", "#div/0!", "#name?", "#num!", "no data", "nodata"),
 )
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import InputError, warn
-from .amounts import Amounts, find_forms
+from .amounts import Amounts, count_forms, currency_of, find_forms, with_points
 from .categories import Category
 from .columns import Columns
 from .scales import Order, find_order, given_order
 from .summary import MOST_VALUES, Counts, Moments
+from .writing import several_currencies
 
 MOST_OUTPUTS = 16  # columns of targets that a category may be encoded by; with more it is hashed
 
@@ -32,8 +33,14 @@ def text_column(columns: Columns, name: str, counts: Counts, outputs: int) -> Ca
             f" a few ways with numbers inside, and got others{some}."
         )
     if forms is not None and way in (None, "numbers"):
+        # Behind a number a currency is a unit, with a feature of its own.
+        before = {currency_of(words[0]) for words in forms.words if len(words) == 2} - {""}
+        if len(before) > 1:
+            warn(several_currencies("columns", name, sorted(before)))
         k = len(forms.labels)
         return Amounts(name, forms, np.zeros(k), np.ones(k), False)
+    if many and way is None and counts.values is not None:
+        _say_of_commas(name, counts.values)
     if way == "hash" or (way is None and many and _is_hashed(columns, counts, outputs)):
         return Category(name, "hash", columns.hash_size)
     if counts.values is None:
@@ -47,6 +54,17 @@ def text_column(columns: Columns, name: str, counts: Counts, outputs: int) -> Ca
     order = _order(way, name, counts.values, many)
     one_hot = [] if many and order is not None else values
     return _by_table(columns, name, counts.values, order, values, one_hot)
+
+
+def _say_of_commas(name: str, counts: dict[str | None, float]) -> None:
+    """Numbers inside texts are read with decimal points: with commas they are names."""
+    other = {with_points(text): rows for text, rows in counts.items() if text is not None}
+    if find_forms(count_forms(other)) is not None:
+        written = max(other, key=lambda text: (other[text], text))
+        warn(
+            f"columns: {name!r} has texts with decimal commas, such as {with_points(written)!r},"
+            f" which are taken for names; write {written!r} to have their numbers read."
+        )
 
 
 def _is_hashed(columns: Columns, counts: Counts, outputs: int) -> bool:

@@ -13,15 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError, warn
-from .amounts import CURRENCY
-from .kinds import WORDS, is_missing
+from .amounts import currency_of, has_quantity
+from .fields import ORDERS, bare, number_of, pattern, second_of
+from .kinds import WORDS, canonical, is_missing
 from .tables import Field, Table, spread
 
 if TYPE_CHECKING:
@@ -39,71 +38,41 @@ MARKS = (
     *((",", " "), (".", " "), (".", "'"), (",", "'")),
 )
 IN_TEXTS = ("", ",")  # thousands of numbers that amounts.py reads, currencies and units around them
-ORDERS = ("ymd", "dmy", "mdy")  # of the parts of a date
-_BLANKS = re.compile("[\u00a0\u2007\u2009\u202f]")
 _NAME = re.compile(r"0\d+")  # 007 is a name
-_BARE = re.compile(r"[-−(]?[\d., ')eE+-]+")
-_CLOCK = (
-    r"(?:[T ,]+(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d(?:\.\d+)?))?"
-    r"\s*(?P<half>[AaPp])?\.?(?(half)[Mm]?\.?))?"
-)
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_WORD = (
-    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
-    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
-)
-_DAY, _YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4}|\d\d)"
-# A year of two digits beside parts of two digits: 1.2.10 is a version.
-_FULL, _SHORT = r"(?P<year>\d{4})", r"(?P<year>\d\d)"
-_NUMBERS = {
-    "ymd": r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})",
-    "dmy": rf"(?P<day>\d{{1,2}})([-/. ])(?P<month>\d{{1,2}})\2{_FULL}",
-    "mdy": rf"(?P<month>\d{{1,2}})([-/. ])(?P<day>\d{{1,2}})\2{_FULL}",
-}
-_OF_TWO = {
-    "dmy": rf"(?P<day>\d\d)([/.])(?P<month>\d\d)\2{_SHORT}",
-    "mdy": rf"(?P<month>\d\d)([/.])(?P<day>\d\d)\2{_SHORT}",
-}
-_NAMED = {
-    "dmy": rf"{_DAY}[-/. ]*{_WORD}[-/., ]*{_YEAR}",
-    "mdy": rf"{_WORD} *{_DAY}[, ]+{_YEAR}",
-}
-_DATES = {
-    order: [
-        re.compile(f"{form[order]}{_CLOCK}", re.IGNORECASE)
-        for form in (_NUMBERS, _OF_TWO, _NAMED)
-        if order in form
-    ]
-    for order in ORDERS
-}
+_BARE = re.compile(r"[-−+(]?[\d., ')eEdD+-]+")
+_TELEPHONE = re.compile(r"\+\d[\d ()-]{6,}\d")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")  # of a machine
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How the fields of a column are written: `decimal` and `thousands` of numbers, the `order` of
-    the parts of dates."""
+    """How the fields of a column are written: `decimal` and `thousands` of numbers, and what a
+    `percent` sign divides by; the `order` of the parts of dates."""
 
     kind: str  # "number" or "date"
     decimal: str = "."
     thousands: str = ""
     order: str = ""
+    percent: int = 1
 
     @property
     def parse(self) -> Callable[[str], float | None]:
         """What one field says; None where it is written otherwise."""
         if self.kind == "date":
-            return lambda text: _second(text, self.order)
-        pattern = _pattern(self.decimal, self.thousands)
-        return lambda text: _number(text, pattern, self.decimal)
+            return lambda text: second_of(text, self.order)
+        form = pattern(self.decimal, self.thousands)
+        return lambda text: number_of(text, form, self.decimal, self.percent)
 
-    def read(self, texts: np.ndarray, missing: Collection[str] = ()) -> np.ndarray:
+    def read(self, texts: np.ndarray, reading: Reading | None = None) -> np.ndarray:
         """(rows, 1) of texts: NaN where one is missing, or written otherwise."""
-        parse = self.parse
+        parse, missing = self.parse, reading.missing if reading else ()
+        gone = set(reading.values(self.kind)) if reading else set()
+        gone |= {value for text in missing if (value := parse(text)) is not None}
         known = {text: math.nan for text in set(texts.tolist())}
         for text in known:
             if text is not None and text not in missing and not is_missing(text):
                 value = parse(text)
-                known[text] = math.nan if value is None else value
+                known[text] = math.nan if value is None or value in gone else value
         return np.array([known[text] for text in texts.tolist()], np.float64).reshape(-1, 1)
 
     @property
@@ -116,7 +85,7 @@ class Writing:
     def check(self) -> None:
         """ValueError where it is none."""
         marks = (self.decimal in (".", ","), self.thousands in ("", ",", ".", " ", "'"))
-        if self.kind not in ("number", "date") or not all(marks):
+        if self.kind not in ("number", "date") or not all(marks) or self.percent not in (1, 100):
             raise ValueError("the encoder's writings are not known")
         if (self.kind == "date") != (self.order in ORDERS):
             raise ValueError("the encoder's writings are not known")
@@ -132,11 +101,15 @@ class Reading:
     thousands: str = ""
     known: Mapping[str, Writing] = field(default_factory=dict)
 
+    def values(self, kind: str) -> list[float]:
+        """Numbers, or dates, among what is missing."""
+        parse = Writing(kind, order="ymd").parse
+        return [value for text in self.missing if (value := parse(text)) is not None]
+
     @property
-    def numbers(self) -> list[float]:
-        """Numbers among what is missing."""
-        found = [_number(text, _pattern(".", ""), ".") for text in self.missing]
-        return [value for value in found if value is not None]
+    def names(self) -> set[str]:
+        """What is missing, by what it says: -999.0 is -999."""
+        return {canonical(text) for text in self.missing}
 
     @property
     def marks(self) -> list[tuple[str, str]]:
@@ -172,7 +145,10 @@ class Found:
     others: list[str]  # texts that are written otherwise
     rows: int  # which have them, of those that were looked at
     doubtful: bool = False  # as many fields are read another way
-    affixed: bool = False  # most fields have something around the number
+    affixed: bool = False  # nearly all fields have something around the number
+    percents: bool = False  # some have a percent sign
+    unsigned: str = ""  # and one that is not 0 has none
+    currencies: tuple[str, ...] = ()
 
     @property
     def example(self) -> str:
@@ -198,15 +174,16 @@ class AsWritten(Table):
         return {name: self._as_written(name, values) for name, values in block.items()}
 
     def _as_written(self, name: str, values: np.ndarray) -> np.ndarray:
-        missing, kind = self.reading.missing, self.fields[name].kind
-        if name in self.reading.known:
-            return self.reading.known[name].read(values, missing)
-        if missing and kind == "text":
-            kept = [None if text in missing else text for text in values.tolist()]
+        reading, kind = self.reading, self.fields[name].kind
+        if name in reading.known:
+            return reading.known[name].read(values, reading)
+        if reading.missing and kind == "text":
+            gone = reading.names
+            said = {text: text is not None and canonical(text) in gone for text in set(values)}
+            kept = [None if said[text] else text for text in values.tolist()]
             return np.array([*kept, None], dtype=object)[:-1]
-        if self.reading.numbers and kind == "number":
-            gone = np.array(self.reading.numbers, values.dtype)
-            return np.where(np.isin(values, gone), np.nan, values)
+        if kind in ("number", "date") and (gone_values := reading.values(kind)):
+            return np.where(np.isin(values, np.array(gone_values, values.dtype)), np.nan, values)
         return values
 
     def column(self, name: str) -> np.ndarray:
@@ -248,22 +225,50 @@ def as_written(
         if table.fields[name].kind != "text" or want == "boolean":
             continue
         if name in reading.known:
-            known[name] = reading.known[name]
+            known[name] = _known_way(table, name, reading)
             continue
-        share = 1.0 if name in whole else NEARLY_ALL
-        found = find(_texts(table, name), reading, want, share, table.decimal_commas)
+        share, counts = 1.0 if name in whole else NEARLY_ALL, _texts(table, name)
+        found = find(counts, reading, want, share, table.decimal_commas)
+        if found is None and want is None and counts:
+            _say_why(table.where, name, counts, reading)
         if found is not None and (want or name in whole or not _in_texts(found)):
             known[name] = found.writing
             _say(table.where, name, found)
+            if want and found.percents:
+                warn(
+                    f"{table.where}: {name!r} is written with percent signs, and was without them"
+                    " when the model was trained; 12 % is read as"
+                    f" {12 / found.writing.percent:g}."
+                )
     if not known and not reading.missing:
         return table
     return AsWritten(table, replace(reading, known=known))
 
 
+def _known_way(table: Table, name: str, reading: Reading) -> Writing:
+    """How a column is read whose way is known: so, unless its fields are written in another one."""
+    way, counts = reading.known[name], _texts(table, name, hope=0.0)
+    there = {text: rows for text, rows in counts.items() if not is_missing(text)}
+    read, total = _rows_read(way, there), sum(there.values())
+    if read >= NEARLY_ALL * total:
+        return way
+    found = find(there, replace(reading, decimal="", thousands=""), way.kind)
+    if found is None and 2 * read >= total:
+        return way
+    others = {text: rows for text, rows in there.items() if way.parse(text) is None}
+    example = max(others, key=lambda text: (others[text], text))
+    became = "count as missing" if found is None else f"are read like {found.writing.example}"
+    warn(
+        f"{table.where}: values of {name!r}, such as {example!r}, are not written as in the"
+        f" training data ({way.example!r}), and {became}."
+    )
+    return way if found is None else found.writing
+
+
 def _in_texts(found: Found) -> bool:
     """Whether the numbers are inside texts that amounts.py reads: so does ONNX, as they are."""
     marks = found.writing.decimal == "." and found.writing.thousands in IN_TEXTS
-    return found.affixed and marks
+    return found.affixed and marks and found.writing.percent == 1
 
 
 def reading_of(table: Table, names: Collection[str]) -> Reading:
@@ -290,6 +295,14 @@ def _is_csv(table: Table) -> bool:
 
 def _say(where: str, name: str, found: Found) -> None:
     kind = WORDS[found.writing.kind]
+    if len(found.currencies) > 1:
+        warn(several_currencies(where, name, found.currencies))
+    if found.unsigned:
+        hundred, other = 100 / found.writing.percent, found.unsigned
+        warn(
+            f"{where}: some numbers in {name!r} have a percent sign and some, such as {other!r}, do"
+            f" not; 100 % is read as {hundred:g}: write them in one way if that is wrong."
+        )
     if found.others:
         warn(
             f"{where}: {found.rows} fields of {name!r} are not {kind}, such as {found.example}, and"
@@ -308,7 +321,46 @@ def _say(where: str, name: str, found: Found) -> None:
         )
 
 
-def _texts(table: Table, name: str) -> Counter[str]:
+def _say_why(where: str, name: str, counts: Mapping[str, int], reading: Reading) -> None:
+    """Where nearly all fields of a column are numbers, or dates, and yet it is one of texts."""
+    there = {text: rows for text, rows in counts.items() if not is_missing(text)}
+    some = dict(itertools.islice(there.items(), 0, None, 1 + len(there) // TOLD_BY))
+    free = replace(reading, decimal="", thousands="")
+    # Blanks and apostrophes are in too many codes.
+    ways = [way for way in _ways(some, free) if way.thousands not in (" ", "'")]
+    for kind, alike in itertools.groupby(ways, lambda way: way.kind):
+        by_way = [{text for text in some if way.parse(text) is not None} for way in alike]
+        most, either = max(by_way, key=len), set().union(*by_way)
+        rows = sum(some[text] for text in either)
+        if most != either and rows >= NEARLY_ALL * sum(some.values()):
+            warn(
+                f"{where}: the {WORDS[kind]} in {name!r} are written in different ways, such as"
+                f" {min(most)!r} and {min(either - most)!r}, so its texts are names; write them in"
+                " one way."
+            )
+    found = find(counts, free)
+    if found is None or found.writing.kind != "number" or _in_texts(found):
+        return
+    parse, said = found.writing.parse, _ways(some, reading)
+    read = {text for text in some if any(way.parse(text) is not None for way in said)}
+    others = {text for text in some if text not in read and parse(text) is not None}
+    if others:
+        warn(
+            f"{where}: numbers in {name!r}, such as {min(others)!r}, are not written with the"
+            " decimal and thousands marks that were set, so its texts are names; leave decimal and"
+            " thousands out to have marks found column by column."
+        )
+
+
+def several_currencies(where: str, name: str, currencies: Iterable[str]) -> str:
+    """What is said of a column with more than one."""
+    return (
+        f"{where}: {name!r} has amounts in different currencies ({', '.join(currencies)}), which"
+        " are read as one number; convert them to one first."
+    )
+
+
+def _texts(table: Table, name: str, hope: float = HOPE) -> Counter[str]:
     """How often texts of a column occur, in rows from all over it; none where the first ones have
     no digits."""
     counts: Counter[str] = Counter()
@@ -316,7 +368,7 @@ def _texts(table: Table, name: str) -> Counter[str]:
         texts = [text for text in table.read([name], start, stop)[name].tolist() if text]
         counts.update(texts)
         some = [text for text in texts[:FIRST] if not is_missing(text)]
-        if sum(any(c.isdigit() for c in text) for text in some) < HOPE * len(some):
+        if sum(any(c.isdigit() for c in text) for text in some) < hope * len(some):
             return Counter()
     return counts
 
@@ -330,18 +382,15 @@ def find(
 ) -> Found | None:
     """How texts are written, of which so many rows have each; None where there is no one way.
     commas: those of the file are decimal, where they may also be something else."""
+    gone = reading.names
     there = {
         text: rows
         for text, rows in counts.items()
-        if text not in reading.missing and not is_missing(text)
+        if not is_missing(text) and not (gone and canonical(text) in gone)
     }
     if not there:
         return None
-    marks = sorted(reading.marks, key=lambda each: commas and each[0] != ",")
-    ways = [Writing("number", *each) for each in marks] if kind != "date" else []
-    ways += [Writing("date", order=order) for order in ORDERS] if kind != "number" else []
-    if kind is None and any(_NAME.fullmatch(_bare(text)) for text in there):
-        ways = [way for way in ways if way.kind == "date"]
+    ways = _ways(there, reading, kind, commas)
     some = dict(itertools.islice(there.items(), 0, None, 1 + len(there) // TOLD_BY))
     read = {way: _rows_read(way, some) for way in ways}
     best = max(read, key=read.__getitem__, default=None)  # the first of those that read as many
@@ -354,18 +403,73 @@ def find(
         return None
     if best.thousands in (".", " ", "'") and _are_codes(some):
         return None
+    if best.kind == "number" and sum(map(_is_address, some)) >= NEARLY_ALL * len(some):
+        return None
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
     doubtful = not commas and any(_differ(best, way, some) for way in same)
-    bare = sum(rows for text, rows in some.items() if _BARE.fullmatch(_bare(text)))
-    affixed = best.kind == "number" and bare < read[best] / 2
-    return Found(best, others, lost, doubtful, affixed)
+    if best.kind == "date":
+        return Found(best, others, lost, doubtful)
+    plain = {text: rows for text, rows in some.items() if _BARE.fullmatch(bare(text))}
+    inside = all(
+        has_quantity(text) for text in some if text not in plain and parse(text) is not None
+    )
+    affixed = sum(plain.values()) <= (1 - NEARLY_ALL) * read[best] and inside
+    made = Found(best, others, lost, doubtful, affixed, currencies=_currencies(best, some))
+    return _with_percents(made, some)
+
+
+def _ways(
+    texts: Iterable[str], reading: Reading, kind: str | None = None, commas: bool = False
+) -> list[Writing]:
+    """Ways in which texts may be written, those that are preferred first."""
+    marks = sorted(reading.marks, key=lambda each: commas and each[0] != ",")
+    ways = [Writing("number", *each) for each in marks] if kind != "date" else []
+    ways += [Writing("date", order=order) for order in ORDERS] if kind != "number" else []
+    if kind is None and _are_names([bare(text) for text in texts]):
+        ways = [way for way in ways if way.kind == "date"]
+    return ways
+
+
+def _are_names(texts: list[str]) -> bool:
+    """Whether numbers are those of things: 007, or +49 30 123456."""
+    plus = [text for text in texts if text.startswith("+")]
+    called = bool(plus) and all(_TELEPHONE.fullmatch(text) for text in plus)
+    return called or any(_NAME.fullmatch(text) for text in texts)
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text is that of a machine: 192.168.100.101."""
+    found = _ADDRESS.fullmatch(text.strip())
+    return found is not None and all(int(part) < 256 for part in found[0].split("."))
+
+
+def _currencies(way: Writing, texts: Iterable[str]) -> tuple[str, ...]:
+    """Those of numbers, in the order of their signs."""
+    found = {currency_of(text) for text in texts if way.parse(text) is not None}
+    return tuple(sorted(found - {""}))
+
+
+def _with_percents(found: Found, texts: Iterable[str]) -> Found:
+    """Where some have a percent sign and some do not, the latter say what they are: shares are at
+    most 1, and 12 % is then 0.12. A 0 says nothing."""
+    parse = found.writing.parse
+    signed = [text for text in texts if bare(text).endswith("%") and parse(text) is not None]
+    if not signed:
+        return found
+    others = {text: parse(text) for text in set(texts).difference(signed)}
+    plain = {text: value for text, value in others.items() if value}
+    if not plain:
+        return replace(found, percents=True)
+    percent = 100 if all(abs(value) <= 1 for value in plain.values()) else 1
+    writing = replace(found.writing, percent=percent)
+    return replace(found, writing=writing, percents=True, unsigned=min(plain))
 
 
 def _are_codes(texts: Iterable[str]) -> bool:
     """Whether texts in groups are all equally long: 612 345 678 is a telephone's."""
-    bare = [_bare(text) for text in texts]
-    return len(bare) > 1 and len({len(text) for text in bare}) == 1
+    every = [bare(text) for text in texts]
+    return len(every) > 1 and len({len(text) for text in every}) == 1
 
 
 def _rows_read(way: Writing, there: Mapping[str, int]) -> int:
@@ -377,79 +481,6 @@ def _differ(one: Writing, other: Writing, texts: Iterable[str]) -> bool:
     """Whether two ways to read say different things."""
     first, second = one.parse, other.parse
     return any(first(text) != second(text) for text in texts)
-
-
-# ---- one field
-
-
-def _bare(text: str) -> str:
-    return _BLANKS.sub(" ", text).strip()
-
-
-@lru_cache(maxsize=64)
-def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    """Numbers with these marks, perhaps with a currency or a percent sign, or in brackets."""
-    whole = r"(?:0|[1-9]\d*)"
-    if thousands:
-        whole = rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+|{whole})"
-    point = re.escape(decimal)
-    body = rf"(?P<body>(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?)"
-    money = rf"(?:{CURRENCY})?"
-    return re.compile(
-        rf"(?P<open>\()?\s*(?P<sign>[-−])?\s*{money}\s*(?P<after>[-−])?\s*{body}"
-        rf"\s*(?:[%‰]|{CURRENCY})?\s*(?(open)\))",
-        re.IGNORECASE,
-    )
-
-
-def _number(text: str, pattern: re.Pattern[str], decimal: str) -> float | None:
-    found = pattern.fullmatch(_bare(text))
-    if found is None or (found["sign"] and found["after"]):
-        return None
-    body = found["body"]
-    if decimal == ",":
-        body = re.sub(r"[. ']", "", body).replace(",", ".")
-    else:
-        body = re.sub(r"[, ']", "", body)
-    value = float(body)
-    if not math.isfinite(value):
-        return None
-    return -value if found["open"] or found["sign"] or found["after"] else value
-
-
-def _second(text: str, order: str) -> float | None:
-    """Seconds since 1970 of a date in UTC."""
-    bare = _bare(text)
-    for pattern in _DATES[order]:
-        found = pattern.fullmatch(bare)
-        if found is not None:
-            return _moment(found.groupdict())
-    return None
-
-
-def _moment(part: dict[str, str | None]) -> float | None:
-    year, month = int(part["year"] or 0), part["month"] or ""
-    if len(part["year"] or "") == 2:
-        year += 1900 if year >= 69 else 2000
-    if not month.isdigit():
-        if month[:3].lower() not in _MONTHS:
-            return None
-        month = str(_MONTHS.index(month[:3].lower()) + 1)
-    hour = int(part["hour"] or 0)
-    if part["half"]:
-        hour = hour % 12 + 12 * (part["half"] in "pP")
-    try:
-        day = datetime(year, int(month), int(part["day"] or 0), tzinfo=UTC)
-        minutes, seconds = int(part["minute"] or 0), float(part["second"] or 0)
-    except ValueError:
-        return None
-    if hour > 23 or minutes > 59 or seconds >= 61:
-        return None
-    return (
-        (day - datetime(1970, 1, 1, tzinfo=UTC)).days * 86_400.0
-        + hour * 3600
-        + (minutes * 60 + seconds)
-    )
 
 
 def check_marks(decimal: str | None, thousands: str | None) -> None:

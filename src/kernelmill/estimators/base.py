@@ -30,7 +30,8 @@ from ..conformal import Intervals, Sets
 from ..data import Columns, Encoder, Stream
 from ..data import learn as learn_columns
 from ..data.account import Account
-from ..data.tables import spread
+from ..data.fitting import chosen_fields
+from ..data.tables import ArrayTable, spread
 from ..data.writing import Reading
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
@@ -384,10 +385,20 @@ class KernelEstimator(BaseEstimator):
         if arrays and is_frame(X) and not isinstance(y, str):
             return self._check_X(self._as_array(X), reset=False), y, sample_weight
         if is_table_like(X, y):
-            table, y, sample_weight = self.given(X, y, sample_weight)
-            X = table.table
-        elif getattr(self, "encoder_", None) is None:
-            return self._check_X(X, reset=False), y, sample_weight
+            given, y, sample_weight = self.given(X, y, sample_weight)
+            X = given.table
+        encoder = getattr(self, "encoder_", None)
+        # Of this chunk: those of others are not here any more.
+        once = self.columns is not None and self.columns.drop_duplicates
+        if encoder is None and not is_table_like(X):
+            rows = self._check_X(X, reset=False)
+            if once:
+                table = ArrayTable({"X": rows.cpu().numpy()}, "the array")
+                sample_weight = without_copies(table, ["X"], y, sample_weight)
+            return rows, y, sample_weight
+        if once:
+            X, encoder = as_table(X, encoder, self.n_features_in_, self._matrix, 0)
+            sample_weight = without_copies(X, encoder.inputs, y, sample_weight)
         return self._through(X, lambda features: features), y, sample_weight
 
     def _random(self, drawn: int | None) -> np.random.RandomState:
@@ -426,12 +437,13 @@ class KernelEstimator(BaseEstimator):
             how = How(columns.kinds, columns.reading, is_regressor(self))
             if self._warm() is not None and getattr(self, "encoder_", None) is not None:
                 how = self._how()  # features are those of the first fit
-            found = given(X, y, sample_weight, self._host_bytes(comm) // 4, how)
+            rows, y, sample_weight = given(X, y, sample_weight, self._host_bytes(comm) // 4, how)
+            table = rows.table
             if columns.drop_duplicates:
-                found = without_copies(*found, columns)
-            table = found[0].table
+                names = chosen_fields(columns, table, rows.skip)
+                sample_weight = without_copies(columns.named(table), names, y, sample_weight)
             opened = replace(opened, data=name_of(table.where), fingerprint=fingerprint_of(table))
-            return replace(opened, X=found[0], y=found[1], sample_weight=found[2])
+            return replace(opened, X=rows, y=y, sample_weight=sample_weight)
         if self.columns is not None:
             raise InputError(
                 "columns= was given, which is for tables and data frames, and X is an array;"

@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from ..data import Columns, Encoder, Table, is_table, matrix, opened, shuffled
+from ..data import Encoder, Table, is_table, matrix, opened, shuffled
 from ..data.categories import checksums
 from ..data.dates import seconds
-from ..data.fitting import chosen_fields
 from ..data.kinds import is_lost, settle
 from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
@@ -28,6 +27,7 @@ from .validation import check_weights, not_numbers
 
 log = logging.getLogger("kernelmill")
 
+TOLD_BY = 1_000  # targets by which it is told whether they are texts
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
 
 
@@ -103,7 +103,7 @@ def given(
         if isinstance(value, str):
             skip.append(value)
             return _column(table, value, what)
-        return value
+        return as_said(value, how.reading) if how.numbers else value
 
     if y is None:
         if "y" not in table.fields:
@@ -117,13 +117,11 @@ def given(
 
 
 def without_copies(
-    given: Given, y: DataLike, sample_weight: DataLike, columns: Columns
-) -> tuple[Given, DataLike, DataLike]:
-    """The same with weight 0 for rows that are the same as one before them, in all features and
-    the target.
+    table: Table, names: list[str], y: DataLike, sample_weight: DataLike
+) -> np.ndarray:
+    """Weights of rows, 0 where one is the same as another before it, in the columns of these names
+    and the target.
     """
-    names = chosen_fields(columns, given.table, given.skip)
-    table = columns.named(given.table)
     content = np.concatenate(
         [checksums(table.read(names, a, b), names) for a, b in itertools.pairwise(table.cuts)]
     )
@@ -136,7 +134,7 @@ def without_copies(
     kept[there[np.unique(rows[there], axis=0, return_index=True)[1]]] = True
     copies = len(there) - int(kept.sum())
     log.info("%s: %d rows are copies of others, and left out", table.where, copies)
-    return given, y, np.where(kept, w, 0.0)
+    return np.where(kept, w, 0.0)
 
 
 def _codes(values: np.ndarray) -> np.ndarray:
@@ -290,8 +288,29 @@ def labels_of(y: DataLike) -> DataLike:
     return settle(values)[0] if extended else y
 
 
+def as_said(y: DataLike, reading: Reading) -> DataLike:
+    """Targets that are texts as what they say, as in a column of a table; others, and texts that
+    say neither numbers nor dates, as they are.
+    """
+    declared = getattr(y, "dtype", None)
+    if hasattr(y, "detach") or (isinstance(declared, np.dtype) and declared.kind not in "OSU"):
+        return y
+    values = np.asarray(y, dtype=object)
+    some = values.ravel()[:TOLD_BY]
+    if values.ndim not in (1, 2) or not any(isinstance(value, (str, bytes)) for value in some):
+        return y
+    columns = values.reshape(len(values), -1).T
+    table: Table = ArrayTable({f"y{i or ''}": each for i, each in enumerate(columns)}, "the target")
+    table = as_written(table, reading, whole=list(table.fields))
+    if any(field.kind == "text" for field in table.fields.values()):
+        return values.astype(str)
+    found = [in_seconds(table.column(name)) for name in table.fields]
+    return np.stack(found, -1).astype(np.float64).reshape(values.shape)
+
+
 def in_seconds(y: DataLike) -> DataLike:
-    """Targets that are dates as seconds since 1970, others as they are."""
+    """Targets that are dates as seconds since 1970, texts as what they say, others as they are."""
+    y = as_said(y, Reading())
     kind = str(getattr(y, "dtype", ""))
     if not kind.startswith("datetime64"):
         return y

@@ -10,6 +10,7 @@ import codecs
 import gzip
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 BLOCK = 4 << 20  # bytes that are parsed at a time
 SAMPLE = 1 << 18  # bytes from which the rows are estimated
 DELIMITERS = ",\t;|"
+_SAID = re.compile(rf"sep=([{DELIMITERS}])\r?\n", re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"')  # names with a delimiter in them
 
 Guesses = dict[str, Guess]  # by column, in the file's order
 
@@ -94,12 +97,13 @@ class _Look:
 
     delimiter: str
     encoding: str
+    skip: int = 0  # lines before the names
 
 
 def _options(look: _Look) -> tuple[ReadOptions, ParseOptions]:
     csv = need("pyarrow.csv")
     parse = csv.ParseOptions(delimiter=look.delimiter, newlines_in_values=True)
-    return csv.ReadOptions(block_size=BLOCK, encoding=look.encoding), parse
+    return csv.ReadOptions(block_size=BLOCK, encoding=look.encoding, skip_rows=look.skip), parse
 
 
 def _read(
@@ -173,7 +177,11 @@ def _look(path: Path) -> _Look:
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         first = file.read(SAMPLE)
     encoding = _encoding(first)
-    header = first.decode(encoding, "replace").split("\n", 1)[0]
+    text = first.decode(encoding, "replace").removeprefix("\ufeff")
+    said = _SAID.match(text)  # as spreadsheets read it
+    if said is not None:
+        return _Look(said[1], encoding, 1)
+    header = _QUOTED.sub("", text).split("\n", 1)[0]
     return _Look(max(DELIMITERS, key=header.count), encoding)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...errors import DataFileError
 from ..arrow_tables import in_memory
+from ..dates import moments
 from ..files import need
 from ..kinds import settle
 from ..tables import ArrayTable, Table, readable
@@ -40,6 +43,10 @@ def _open(X: np.ndarray | Columns | pd.DataFrame | ArrowFrame, limit: int, kinds
         return ArrayTable(arrays, "the columns")
     need("pyarrow")
     where = "the data frame"
+    names = [str(name) for name in X.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataFileError(f"{where} has two columns called {twice!r}; rename one.")
     with readable(where):
         return in_memory(_from_pandas(X) if hasattr(X, "iloc") else X.to_arrow(), where)
 
@@ -68,14 +75,23 @@ def _from_pandas(X: pd.DataFrame) -> pa.Table:
             other[name] = column.cat.rename_categories(str)
         elif str(kind) == "object":
             try:
-                pa.array(column, from_pandas=True)
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                other[name] = settle(column.to_numpy())[0]
+                found = pa.array(column, from_pandas=True)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                other[name] = _settled(column.to_numpy())
+                continue
+            # Of a date and a moment Arrow keeps the dates alone.
+            if found.type == pa.date32() and any(isinstance(v, datetime) for v in column):
+                other[name] = _settled(column.to_numpy())
     if other:
         X = X.copy(deep=False)
         for name, values in other.items():
             X[name] = values
     return pa.Table.from_pandas(X, preserve_index=False)
+
+
+def _settled(values: np.ndarray) -> np.ndarray:
+    found, kind = settle(values)
+    return moments(found) if kind == "date" else found
 
 
 def _is_in_memory(X: object) -> bool:
