@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RankError,
     )
     from .estimators import KernelClassifier, KernelRegressor, load
+    from .estimators.sweep import Sweep, sweep
     from .model import KernelModel
     from .planning.plan import Plan
     from .solvers import Event, plan
@@ -46,8 +47,10 @@ _HOMES = {
     "ModelFileError": "errors",
     "RankError": "errors",
     "Plan": "planning",
+    "Sweep": "estimators.sweep",
     "load": "estimators",
     "plan": "solvers",
+    "sweep": "estimators.sweep",
 }
 _ROOMS = ("callbacks", "kernels", "losses", "solvers")
 
@@ -64,12 +67,14 @@ __all__ = [
     "ModelFileError",
     "RankError",
     "Plan",
+    "Sweep",
     "callbacks",
     "kernels",
     "load",
     "losses",
     "plan",
     "solvers",
+    "sweep",
 ]
 
 
