@@ -34,7 +34,7 @@ RIDGES = np.geomspace(1e-4, 10, 6)  # of rows with a mean weight of 1
 class Sweep:
     """What `sweep` found; prints as a table.
 
-    Attributes
+    Parameters
     ----------
     bandwidths, ridges : list of float
         What was tried.
@@ -153,7 +153,7 @@ def _check(estimator: object) -> Radial:
             f"kernel={estimator.kernel!r} was given, expected one with a bandwidth, such as"
             " 'laplacian', or 'auto'; others can be compared by GridSearchCV."
         )
-    if np.shape(kernel.bandwidth):  # type: ignore[arg-type]
+    if getattr(kernel.bandwidth, "ndim", 0) or isinstance(kernel.bandwidth, (list, tuple)):
         raise InputError(
             "the kernel has a bandwidth for each feature, and sweep tries one number for all of"
             " them; divide the columns by theirs, and give the kernel's name."
