@@ -130,11 +130,28 @@ def test_centers_that_are_nearly_copies():
     np.testing.assert_allclose(found.scores, exact(found, X, Y), rtol=1e-3, atol=1e-4)
 
 
-def test_of_equal_scores_the_smoothest_model_is_taken():
-    assert _best(np.array([[0.5, 0.9, 0.9], [0.9, 0.9, 0.9], [0.1, 0.9, 0.2]])) == (1, 2)
-    assert _best(np.array([[-np.inf, 0.1], [np.nan, -np.inf]])) == (0, 1)
+def test_of_scores_that_chance_does_not_tell_apart_the_largest_ridge_is_best():
+    scores = np.array([[0.5, 0.9, 0.9], [0.9, 0.9, 0.9], [0.1, 0.9, 0.2]])
+    assert _best(scores, "r2", 100) == (0, 2)  # the narrowest of equal ones
+    scores[2, 0] = 0.905
+    assert _best(scores, "r2", 100) == (2, 0)
+    assert _best(scores, "accuracy", 100) == (0, 2)
+    assert _best(scores, "accuracy", 10**6) == (2, 0)
+    scores[1, 2] = 0.901
+    assert _best(scores, "accuracy", 100) == (1, 2)
+    assert _best(np.array([[-np.inf, 0.1], [np.nan, -np.inf]]), "r2", 9) == (0, 1)
     with pytest.raises(InputError, match=r"^no model of the grid .* larger ridges\.$"):
-        _best(np.full((2, 2), -np.inf))
+        _best(np.full((2, 2), -np.inf), "r2", 9)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_classes_in_float32(few):
+    X, _, y = data()
+    X = X.astype(np.float32)
+    centers = dict(centers=X[:80] + 0.01) if few else {}
+    model = KernelClassifier(kernel="gaussian", scoring="log_loss", **centers, **EXACT)
+    found = sweep(model, X, y, ridges=[1e-3, 0.1, 10.0])
+    np.testing.assert_allclose(found.scores, exact(found, X, y), atol=1e-4)
 
 
 def test_arrays_tensors_and_files_give_the_same(tmp_path):

@@ -17,17 +17,18 @@ from torch import Tensor
 
 from ..data import Source
 from ..kernels import Points, Radial
-from ..projection import NotPositiveDefinite, factor, inverted
-from ..ridge import solve_ridge
+from ..projection import NotPositiveDefinite, factor, factor_in_place, inverted
+from ..ridge import by_factor, solve_ridge
 from .descent import Reach
 
-# Operations of a whole grid, at most: some 5 s on two cores, and on an H200.
-ON_CPU, ON_GPU = 4e11, 4e13
+# Operations of a whole grid, at most: some 5 s on two cores.
+ON_CPU, ON_GPU = 2.5e11, 4e13
 LEAST_CENTERS = 1000  # that centers are not cut below: rows are
 MOST_ROWS = 200_000
 CHUNK = 4096  # rows whose distances are held at a time
-# Of a center, what the others leave of K(z,z): from here on Φ has digits enough in float32.
-SINGLE = 1e-3
+# Of a row or center, what the others before it leave of K(z,z): from here on float32 has digits
+# enough.
+SINGLE = 0.01
 BLOCK = 512  # columns of a Gram matrix that are multiplied at a time
 
 Judge = Callable[[Tensor], float]  # of the values of the rows kept out, in the solver's units
@@ -137,18 +138,35 @@ def try_grid(
 def _every_row(
     distances: Distances, source: Source, rows: Tensor, X_held: Tensor, grid: Grid, judge: Judge
 ) -> Tensor:
-    """In float64, but for factors: see solve_ridge."""
+    """Targets in float32, those of classes, are solved for in float32 where that has digits enough;
+    the others in float64, but for factors: see solve_ridge.
+    """
     batch, device = source.take(rows), source.device
     X, V = distances.points(batch.X), distances.points(X_held)
     D, D_V = distances.between(X, X), distances.between(V, X)
-    Y, w = batch.Y.to(device).double(), batch.w.to(device).double()
+    Y, w = batch.Y.to(device), batch.w.to(device).double()
+    quick = Y.dtype == torch.float32 and device.type == "cpu"
     found = []
     for bandwidth in grid.bandwidths:
-        K = distances.values(D, bandwidth, torch.float64)
-        K_V = distances.values(D_V, bandwidth, torch.float64)
-        solutions = (solve_ridge(K, ridge / w, Y) for ridge in grid.ridges)
-        found.append([_judged(alpha, K_V, judge) for alpha in solutions])
+        K = distances.values(D, bandwidth, torch.float32 if quick else torch.float64)
+        K_V = distances.values(D_V, bandwidth, K.dtype)
+        row: list[float] = []
+        for ridge in reversed(grid.ridges):  # the small ones, which may need float64, last
+            alpha = _solve_single(K, ridge / w, Y) if K.dtype == torch.float32 else None
+            if alpha is None:
+                K, K_V = (distances.values(each, bandwidth, torch.float64) for each in (D, D_V))
+                alpha = solve_ridge(K, ridge / w, Y.double())
+            row.insert(0, _judged(alpha, K_V, judge))
+        found.append(row)
     return torch.tensor(found, dtype=torch.float64)
+
+
+def _solve_single(K: Tensor, diagonal: Tensor, Y: Tensor) -> Tensor | None:
+    """In float32; None where that has too few digits."""
+    L = K.clone().T  # by columns: LAPACK would copy it
+    L.diagonal().add_(diagonal)
+    enough = factor_in_place(L) and L.diagonal().square().min().item() >= SINGLE
+    return by_factor(L)(Y) if enough else None
 
 
 def _centers(
