@@ -100,6 +100,12 @@ BENCHMARKS = {
         ("table", "varied", "value"),
         needs_data=True,
     ),
+    "heads": Benchmark(
+        "heads on frozen features, with their sweeps",
+        "heads:cases",
+        ("data", "method"),
+        needs_data=True,
+    ),
     "precision": Benchmark(
         "every precision on a GPU", "precision:cases", ("bandwidth", "q"), needs_gpu=True
     ),

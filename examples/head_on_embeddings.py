@@ -1,5 +1,5 @@
 """A kernel head on frozen embeddings: here random features of scikit-learn's digits stand for a
-network's; then the same in a pipeline.
+network's; bandwidth and ridge by one sweep, and by a search in a pipeline.
 
 python examples/head_on_embeddings.py
 """
@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 
-from kernelmill import KernelClassifier, kernels
+from kernelmill import KernelClassifier, kernels, sweep
 
 
 def main() -> None:
@@ -28,7 +28,9 @@ def main() -> None:
     X, X_test, y, y_test = train_test_split(embeddings, y, random_state=0)
 
     linear = LogisticRegression(max_iter=2000).fit(X, y)
-    head = KernelClassifier(random_state=0).fit(X, y)
+    found = sweep(KernelClassifier(kernel="laplacian", random_state=0), X, y)
+    print(found)
+    head = found.estimator.fit(X, y)
     print(
         f"linear head {linear.score(X_test, y_test):.3f}, kernel head"
         f" {head.score(X_test, y_test):.3f}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RankError,
     )
     from .estimators import KernelClassifier, KernelRegressor, load
+    from .estimators.sweep import Sweep, sweep
     from .model import KernelModel
     from .planning.plan import Plan
     from .solvers import Event, plan
@@ -46,8 +47,10 @@ _HOMES = {
     "ModelFileError": "errors",
     "RankError": "errors",
     "Plan": "planning",
+    "Sweep": "estimators.sweep",
     "load": "estimators",
     "plan": "solvers",
+    "sweep": "estimators.sweep",
 }
 _ROOMS = ("callbacks", "kernels", "losses", "solvers", "uncertainty")
 
@@ -64,6 +67,7 @@ __all__ = [
     "ModelFileError",
     "RankError",
     "Plan",
+    "Sweep",
     "callbacks",
     "kernels",
     "load",
@@ -71,6 +75,7 @@ __all__ = [
     "plan",
     "solvers",
     "uncertainty",
+    "sweep",
 ]
 
 
