@@ -49,7 +49,7 @@ def about() -> dict[str, Any]:
 
 @app.post("/predict")
 def predict(given: Rows) -> dict[str, Any]:
-    """Predictions, probabilities of classes, and how new each row is."""
+    """Predictions, probabilities of classes, how new each row is, and columns that are not used."""
     model = app.state.model
     names = list(getattr(model, "feature_names_in_", given.rows[0]))
     frame = pd.DataFrame([{name: row.get(name) for name in names} for row in given.rows])
@@ -57,6 +57,7 @@ def predict(given: Rows) -> dict[str, Any]:
         answer = {
             "predictions": model.predict(frame).tolist(),
             "novelty": model.novelty(frame).round(3).tolist(),
+            "not_used": sorted({name for row in given.rows for name in row} - set(names)),
         }
         if hasattr(model, "classes_"):
             answer["classes"] = [str(label) for label in model.classes_]

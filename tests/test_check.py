@@ -119,9 +119,10 @@ def test_the_command(tmp_path, model, monkeypatch):
     FRAME.assign(kind="z", size=FRAME["size"] * 100).to_csv("other.csv", index=False)
     FRAME.drop(columns="size").to_csv("short.csv", index=False)
     said = typed("check", "m", "same.csv")
-    assert "Nothing odd" in said and "Not used: 'more'" in said
+    assert "The data look like those of the training" in said and "Not used: 'more'" in said
     said = typed("check", "m", "other.csv", code=9)
     assert "never seen" in said and "outside" in said and "far from" in said
+    assert "The data have changed: 3 of these concern 5 % of the rows or more." in said
     found = typed("check", "m", "short.csv", "--json", code=9)
     assert {"column": "size", "what": "is not there", "share": 1.0} in found["odd"]
     assert found["far"] is None and found["rows"] == N
@@ -185,7 +186,9 @@ def test_serving(tmp_path, model, monkeypatch):
         np.testing.assert_allclose(answer["predictions"], model.predict(FRAME[:3]), rtol=1e-6)
         assert max(answer["novelty"]) < 0.1
         far = client.post("/predict", json={"rows": [{"size": 1e5}]}).json()
-        assert far["novelty"][0] > 1
+        assert far["novelty"][0] > 1 and answer["not_used"] == []
+        typo = client.post("/predict", json={"rows": [{"sise": 5, "kind": "u"}]}).json()
+        assert typo["not_used"] == ["sise"]
         bad = client.post("/predict", json={"rows": [{**rows[0], "size": "huge"}]})
         assert bad.status_code == 422 and "size" in bad.json()["detail"]
 
