@@ -34,6 +34,8 @@ class Rows(BaseModel):
 @asynccontextmanager
 async def loaded(app: FastAPI):
     torch.set_num_threads(int(os.environ.get("KERNELMILL_THREADS", "1")))  # one for each worker
+    if "KERNELMILL_MODEL" not in os.environ:
+        raise RuntimeError("KERNELMILL_MODEL is not set; set it to the folder of a model.")
     app.state.model = load(os.environ["KERNELMILL_MODEL"])
     yield
 

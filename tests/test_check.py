@@ -1,6 +1,7 @@
 """New data beside those of the training: `kernelmill check`, and how far rows are from them."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -110,6 +111,25 @@ def typed(*words, code=0):
     result = CliRunner().invoke(app, list(map(str, words)))
     assert result.exit_code == code, result.output
     return json.loads(result.stdout) if "--json" in words else result.output
+
+
+def test_the_usual_distance_is_found_once(monkeypatch):
+    module = sys.modules["kernelmill.novelty"]
+    X = g.normal(size=(100, 3))
+    model = KernelRegressor(**QUICK).fit(X, X[:, 0])
+    found, looked_at = model.novelty(X), []
+    inner = module.nearest
+
+    def nearest(model, X, own=None):
+        looked_at.append(own)
+        return inner(model, X, own)
+
+    monkeypatch.setattr(module, "nearest", nearest)
+    np.testing.assert_array_equal(model.novelty(X), found)
+    assert looked_at == [None]  # the rows alone, no centers
+    other = KernelRegressor(**QUICK).fit(10 * X, X[:, 0])
+    other.novelty(X)
+    assert len(looked_at) == 3
 
 
 def test_the_command(tmp_path, model, monkeypatch):

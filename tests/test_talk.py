@@ -21,6 +21,7 @@ from kernelmill import KernelRegressor, load
 from kernelmill.callbacks import progress
 from kernelmill.callbacks.progress import ProgressBar
 from kernelmill.cli import app
+from kernelmill.cli.evaluate import _score
 from kernelmill.cli.glance import glance
 from kernelmill.errors import warn
 from kernelmill.kernels import Laplacian
@@ -217,3 +218,11 @@ def test_a_target_that_is_no_column_is_told_with_the_nearest_one(tmp_path):
     result = CliRunner().invoke(app, ["train", str(tmp_path / "d.csv"), "--target", "Price"])
     assert "--target 'Price' is not a column of" in result.stderr
     assert "which has 'x', 'price'. Did you mean 'price'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(-1e-9, "0.0000"), (0.98164, "0.9816"), (543.142, "543.1"), (3999.7515, "3,999.8")],
+)
+def test_scores_have_as_many_digits_as_mean_something(value, shown):
+    assert _score(value) == shown
