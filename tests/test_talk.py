@@ -210,7 +210,7 @@ def test_rows_that_are_alike_are_told_of(tmp_path, monkeypatch):
     flags = ["--out", "m", "--kernel", "laplacian", "--bandwidth", "3", "--ridge", "0.1"]
     result = CliRunner().invoke(app, ["train", "d.csv", *flags])
     merged = 60 - len(set(x))
-    assert f"{merged} of the rows are like others, and were merged with them" in result.stderr
+    assert f"{merged} rows have the features of other rows, and were merged" in result.stderr
 
 
 def test_a_target_that_is_no_column_is_told_with_the_nearest_one(tmp_path):

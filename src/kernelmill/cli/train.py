@@ -280,16 +280,18 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
 
 
 def _print(model: Estimator, facts: TrainFacts, rows: int) -> None:
-    from ..report import held_out_line
+    from ..report import held_out_line, kernel_names
 
     folder, held = escape(facts["model"]), held_out_line(model)
     held = f"; {held}" if held else ""
     took = duration(facts["seconds"])
-    made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
+    made = f"{facts['centers']:,} centers, {kernel_names(model.model_.kernel)} kernel"
     shown = escape(f"{made}, {facts['solver']} solver{held}")
     results().print(f"Done in {took}: {shown}.\nModel: {folder}")
     if merged := _merged(model, rows):
-        words().print(f"{merged:,} of the rows are like others, and were merged with them.")
+        words().print(
+            f"{merged:,} rows have the features of other rows, and were merged with them."
+        )
     if not held:
         words().print("No rows were kept out: --validation-fraction 0.1 tells how good it is.")
     words().print(f"Next: [bold]kernelmill evaluate {folder} DATA[/], predict, or report.")
