@@ -34,6 +34,8 @@ class Rows(BaseModel):
 @asynccontextmanager
 async def loaded(app: FastAPI):
     torch.set_num_threads(int(os.environ.get("KERNELMILL_THREADS", "1")))  # one for each worker
+    if "KERNELMILL_MODEL" not in os.environ:
+        raise RuntimeError("KERNELMILL_MODEL is not set; set it to the folder of a model.")
     app.state.model = load(os.environ["KERNELMILL_MODEL"])
     yield
 
@@ -49,7 +51,7 @@ def about() -> dict[str, Any]:
 
 @app.post("/predict")
 def predict(given: Rows) -> dict[str, Any]:
-    """Predictions, probabilities of classes, and how new each row is."""
+    """Predictions, probabilities of classes, how new each row is, and columns that are not used."""
     model = app.state.model
     names = list(getattr(model, "feature_names_in_", given.rows[0]))
     frame = pd.DataFrame([{name: row.get(name) for name in names} for row in given.rows])
@@ -57,6 +59,7 @@ def predict(given: Rows) -> dict[str, Any]:
         answer = {
             "predictions": model.predict(frame).tolist(),
             "novelty": model.novelty(frame).round(3).tolist(),
+            "not_used": sorted({name for row in given.rows for name in row} - set(names)),
         }
         if hasattr(model, "classes_"):
             answer["classes"] = [str(label) for label in model.classes_]

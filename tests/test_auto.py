@@ -91,6 +91,7 @@ def test_a_regression_pays_more_for_an_exact_solution():
         "direct",
         "falkon",
     )
+    assert "← chosen: exact" in str(numbers) and "← chosen: exact" not in str(classes)
     exact = solvers.predict_plan(
         solvers.Falkon(), base(20_000, 5_000, regression=True, fine="float64")
     )

@@ -1,6 +1,7 @@
 """New data beside those of the training: `kernelmill check`, and how far rows are from them."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -112,6 +113,25 @@ def typed(*words, code=0):
     return json.loads(result.stdout) if "--json" in words else result.output
 
 
+def test_the_usual_distance_is_found_once(monkeypatch):
+    module = sys.modules["kernelmill.novelty"]
+    X = g.normal(size=(100, 3))
+    model = KernelRegressor(**QUICK).fit(X, X[:, 0])
+    found, looked_at = model.novelty(X), []
+    inner = module.nearest
+
+    def nearest(model, X, own=None):
+        looked_at.append(own)
+        return inner(model, X, own)
+
+    monkeypatch.setattr(module, "nearest", nearest)
+    np.testing.assert_array_equal(model.novelty(X), found)
+    assert looked_at == [None]  # the rows alone, no centers
+    other = KernelRegressor(**QUICK).fit(10 * X, X[:, 0])
+    other.novelty(X)
+    assert len(looked_at) == 3
+
+
 def test_the_command(tmp_path, model, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model.save("m")
@@ -119,9 +139,10 @@ def test_the_command(tmp_path, model, monkeypatch):
     FRAME.assign(kind="z", size=FRAME["size"] * 100).to_csv("other.csv", index=False)
     FRAME.drop(columns="size").to_csv("short.csv", index=False)
     said = typed("check", "m", "same.csv")
-    assert "Nothing odd" in said and "Not used: 'more'" in said
+    assert "The data look like those of the training" in said and "Not used: 'more'" in said
     said = typed("check", "m", "other.csv", code=9)
     assert "never seen" in said and "outside" in said and "far from" in said
+    assert "The data have changed: 3 of these concern 5 % of the rows or more." in said
     found = typed("check", "m", "short.csv", "--json", code=9)
     assert {"column": "size", "what": "is not there", "share": 1.0} in found["odd"]
     assert found["far"] is None and found["rows"] == N
@@ -168,7 +189,7 @@ def test_the_command_says_where_rows_are_too_few(tmp_path, model, monkeypatch):
     found = typed("check", "m", "few.csv", "--json")
     assert (found["much"], found["unsure"]) == (0, 1)
     FRAME[:5].assign(kind="other").to_csv("few.csv", index=False)
-    assert "are much" in typed("check", "m", "few.csv", code=9)
+    assert "have changed" in typed("check", "m", "few.csv", code=9)
 
 
 def test_a_matrix_has_no_columns_but_rows(tmp_path):
@@ -226,7 +247,9 @@ def test_serving(tmp_path, model, monkeypatch):
         np.testing.assert_allclose(answer["predictions"], model.predict(FRAME[:3]), rtol=1e-6)
         assert max(answer["novelty"]) < 0.1
         far = client.post("/predict", json={"rows": [{"size": 1e5}]}).json()
-        assert far["novelty"][0] > 1
+        assert far["novelty"][0] > 1 and answer["not_used"] == []
+        typo = client.post("/predict", json={"rows": [{"sise": 5, "kind": "u"}]}).json()
+        assert typo["not_used"] == ["sise"]
         bad = client.post("/predict", json={"rows": [{**rows[0], "size": "huge"}]})
         assert bad.status_code == 422 and "size" in bad.json()["detail"]
 

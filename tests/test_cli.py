@@ -125,7 +125,8 @@ def test_the_whole_way(files):
     shown = typed("info", "m")
     assert "price" in shown and "shop" in shown
     assert typed("info", "m", "--json")["centers"] == model.model_.n_centers
-    typed("export", "m", "--out", "m.onnx")
+    said = typed("export", "m", "--out", "m.onnx")
+    assert "numbers, float64: size" in said and "texts, strings: " in said
     assert (files / "m.onnx").stat().st_size > 1000
 
 

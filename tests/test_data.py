@@ -431,8 +431,10 @@ def test_missing_and_infinite_values_are_said():
     with pytest.raises(DataFileError, match="infinite values in 'a'"):
         KernelRegressor().fit(FRAME.assign(a=np.inf), "price")
     model = KernelRegressor(**SETTINGS).fit(FRAME, "price")
-    with pytest.raises(InputError, match="lacks the feature names 'colour'"):
-        model.predict(FRAME.drop(columns="colour"))
+    with pytest.raises(InputError, match=r"lacks the feature names 'colour', which .* on; add"):
+        model.predict(FRAME.drop(columns="colour"))  # the target is not there instead of it
+    with pytest.raises(InputError, match=r"'colour', which .* on, and has 'Color' instead; add"):
+        model.predict(FRAME.rename(columns={"colour": "Color"}))
     with pytest.raises(DataFileError, match="texts in 'a'"):
         model.predict(FRAME.assign(a="many"))
 

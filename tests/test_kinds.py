@@ -577,10 +577,11 @@ def test_decimal_commas_are_numbers_and_said(tmp_path, how):
             model.predict(frame.assign(x=[str(v).replace(".", ",") for v in frame["x"]])), want
         )
         return
-    with pytest.warns(UserWarning, match="in 'x', 'y' are read as decimal commas"):
+    with pytest.warns(UserWarning, match="in 'x', 'y' are read as decimal commas") as caught:
         again = KernelRegressor(**SETTINGS).fit(comma, "y")
+    assert [warning.filename for warning in caught] == [__file__]  # once, and the user's line
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")  # the model knows it
         np.testing.assert_array_equal(again.predict(comma), want)
         np.testing.assert_array_equal(model.predict(comma), want)
 

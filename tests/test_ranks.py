@@ -311,7 +311,8 @@ def test_the_command_line_as_a_job(tmp_path):
 
     assert said(*command, "train", "d.csv", *flags)["centers"] == 200
     assert not (tmp_path / "d-model.run").exists()
-    together = said(*command, "evaluate", "d-model", "d.csv", "--json")
+    together = said(*command, "evaluate", "d-model", "d.csv", "--json", "--html", "d.html")
+    assert "Which columns matter" in (tmp_path / "d.html").read_text(encoding="utf-8")
     alone = said(sys.executable, "-m", "kernelmill", "evaluate", "d-model", "d.csv", "--json")
     assert (
         together["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)

@@ -452,3 +452,10 @@ def test_no_page_is_wider_than_its_window(tmp_path, wide):
             text=True,
         ).stdout
         assert re.search(r"<title>(\d+)</title>", found).group(1) == "0"
+
+
+@pytest.mark.parametrize("name", ["no", "yes", "Wide", "a name of twenty-four or more letters"])
+def test_names_of_classes_have_room(name):
+    matrix = charts.Matrix([[1, 2], [3, 4]], ["a", name])
+    assert matrix.label - 8 >= 9 * min(len(name), charts.NAME)  # 9 pixels are a wide letter
+    assert matrix.cell >= 14

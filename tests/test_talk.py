@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,11 @@ from kernelmill import KernelRegressor, load
 from kernelmill.callbacks import progress
 from kernelmill.callbacks.progress import ProgressBar
 from kernelmill.cli import app
+from kernelmill.cli.evaluate import _score
+from kernelmill.cli.glance import glance
+from kernelmill.errors import warn
 from kernelmill.kernels import Laplacian
+from kernelmill.learning.choose import Trace
 from kernelmill.solvers import Event
 from kernelmill.tuning.sample import Effort
 
@@ -124,19 +130,98 @@ def test_what_ctrl_c_kept_is_a_model(tmp_path):
         "cpu",
     ]
     command += ["--kernel", "laplacian", "--bandwidth", "3", "--n-centers", "2000"]
-    command += ["--solver", "eigenpro4", "--epochs"]
+    command += ["--solver", "eigenpro4", "--checkpoint-every", "1s", "--epochs"]
     run = subprocess.Popen(
         [*command, "400"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "COLUMNS": "100"},
     )  # fmt: skip
     time.sleep(1)
     deadline = time.monotonic() + 120
-    while not list((tmp_path / "m.run").glob("*")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(3)
+    while not list((tmp_path / "m.run").glob("checkpoint-*")) and time.monotonic() < deadline:
+        time.sleep(0.2)  # before the first one, under load, there is only set-up
     run.send_signal(signal.SIGINT)
     said = " ".join(run.communicate(timeout=120)[1].split())
     assert run.returncode == 130 and "m.stopped" in said, said[-500:]
     model = load(tmp_path / "m.stopped")
     assert np.isfinite(model.predict(tmp_path / "d.csv")).all()
     assert not (tmp_path / "m").exists()
+
+
+def test_a_warning_points_past_what_stands_between_the_library_and_the_user():
+    @contextmanager
+    def ours():
+        warn("odd")
+        yield
+
+    library = FunctionType(ours.__wrapped__.__code__, {"__name__": "contextlib", "warn": warn})
+    with pytest.warns(UserWarning, match="odd") as caught, contextmanager(library)():
+        pass
+    assert caught[0].filename == __file__
+
+
+def test_the_best_of_what_is_tried_is_that_of_the_present_round():
+    said = []
+    task = SimpleNamespace(
+        request=SimpleNamespace(time_limit=None),
+        choosing=lambda label, score, best, left: said.append((label, best)),
+    )
+    trace = Trace(task)
+    for label, score in (("a", 0.2), ("b", 0.1), ("a", 0.3), ("c", 0.4)):
+        trace.report(label, score)
+    trace.begin_round()
+    trace.report("c, of all rows", 0.5)
+    assert said == [("a", 0.2), ("b", 0.1), ("a", 0.3), ("c", 0.3), ("c, of all rows", 0.5)]
+    assert [one[1] for one in trace.tried] == [0.2, 0.1, 0.3, 0.4, 0.5]
+
+
+def test_a_solver_without_a_loss_shows_none(shown):
+    bar = ProgressBar()
+    for kind in ("start", "end"):
+        bar(Event(kind, 0, 100, 100, 1.0))
+    assert "loss" not in shown.getvalue()
+
+
+def test_a_file_that_is_not_there_has_no_size(tmp_path):
+    assert str(glance(tmp_path / "no.csv")) == str(tmp_path / "no.csv")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_ctrl_c_before_there_is_a_model_says_what_to_do(tmp_path, monkeypatch, stored):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"x": range(50), "y": np.arange(50) / 3}).to_csv("d.csv", index=False)
+
+    def interrupt(*_):
+        (tmp_path / "m.run").mkdir()
+        if stored:
+            (tmp_path / "m.run" / "choices-1").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KernelRegressor, "fit", interrupt)
+    result = CliRunner().invoke(app, ["train", "d.csv", "--out", "m"])
+    assert result.exit_code == 130
+    assert ("same command and --resume" in result.stderr) == stored == (tmp_path / "m.run").exists()
+
+
+def test_rows_that_are_alike_are_told_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = g.integers(0, 20, 60)
+    pd.DataFrame({"x": x, "y": x / 3}).to_csv("d.csv", index=False)
+    flags = ["--out", "m", "--kernel", "laplacian", "--bandwidth", "3", "--ridge", "0.1"]
+    result = CliRunner().invoke(app, ["train", "d.csv", *flags])
+    merged = 60 - len(set(x))
+    assert f"{merged} rows have the features of other rows, and were merged" in result.stderr
+
+
+def test_a_target_that_is_no_column_is_told_with_the_nearest_one(tmp_path):
+    pd.DataFrame({"x": range(50), "price": range(50)}).to_csv(tmp_path / "d.csv", index=False)
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "d.csv"), "--target", "Price"])
+    assert "--target 'Price' is not a column of" in result.stderr
+    assert "which has 'x', 'price'. Did you mean 'price'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(-1e-9, "0.0000"), (0.98164, "0.9816"), (543.142, "543.1"), (3999.7515, "3,999.8")],
+)
+def test_scores_have_as_many_digits_as_mean_something(value, shown):
+    assert _score(value) == shown

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 PACKAGE = str(Path(__file__).parent)
+BETWEEN = ("contextlib", "functools", "torch", "sklearn", "joblib")  # that may call this library
 
 
 class KernelmillError(Exception):
@@ -69,6 +70,17 @@ def one_of(argument: str, given: object, allowed: list[str]) -> InputError:
     )
 
 
+def no_column(flag: str, name: str, where: str, names: list[str]) -> InputError:
+    """The message for a column that a table does not have, with the nearest one last."""
+    from difflib import get_close_matches
+
+    lower = {other.lower(): other for other in names}
+    near = get_close_matches(name.lower(), lower, n=1)
+    hint = f" Did you mean {lower[near[0]]!r}?" if near else ""
+    listed = ", ".join(map(repr, names[:12])) + (f" and {len(names) - 12} more" * (len(names) > 12))
+    return InputError(f"{flag} {name!r} is not a column of {where}, which has {listed}.{hint}")
+
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -116,8 +128,12 @@ def require_package(package: str, extra: str) -> ModuleType:
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning that points at the user's own line, however deep in this library it is raised."""
     level = 1
-    while (
-        frame := sys._getframe(level)
-    ).f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while (frame := sys._getframe(level)).f_back is not None and _is_inside(frame):
         level += 1
     warnings.warn(message, category, stacklevel=level + 1)
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Whether a frame is of this library, or of one between it and the user, as a grid search."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in BETWEEN or frame.f_code.co_filename.startswith(PACKAGE)

@@ -8,15 +8,18 @@ learned than nearly all rows that it was learned from were from each other.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor
 
 from .model import KernelModel
-from .ops import in_own_modes
+from .ops import KernelProduct, in_own_modes
 
 ROWS = 4096
 SOME = 1000  # centers that tell how far they are from each other
 NEARLY_ALL = 0.99
+_USUAL: WeakKeyDictionary[KernelProduct, float] = WeakKeyDictionary()
 
 
 @in_own_modes()
@@ -28,9 +31,15 @@ def novelty(model: KernelModel, X: Tensor) -> Tensor:
 
 def usual_distance(model: KernelModel) -> float:
     """Within which NEARLY_ALL centers have another one; of all distances, where copies are most of
-    them.
+    them. Found once for a model: it costs as much as predicting SOME rows.
     """
+    K, _ = model.prepared()  # made anew where the model is moved or cast
+    if K not in _USUAL:
+        _USUAL[K] = _usual_distance(model)
+    return _USUAL[K]
 
+
+def _usual_distance(model: KernelModel) -> float:
     def some() -> tuple[Tensor, Tensor]:
         count = min(SOME, len(model.Z))
         own = torch.linspace(0, len(model.Z) - 1, count).round().long()

@@ -29,7 +29,7 @@ class ProgressBar:
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[rate]} rows/s  loss {task.fields[loss]}"),
+                TextColumn("{task.fields[rate]} rows/s{task.fields[loss]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 console=Console(file=aside()),
@@ -38,7 +38,7 @@ class ProgressBar:
             self._interrupted, self._last = False, time.monotonic()
             self._first = event.rows, event.seconds  # those before a resume are not of this run
             self._task = self._bar.add_task(
-                "fit", total=max(1, event.rows_total), epoch=1, rate="-", loss="-"
+                "fit", total=max(1, event.rows_total), epoch=1, rate="-", loss=""
             )
         if self._bar is None:
             return
@@ -46,7 +46,7 @@ class ProgressBar:
         rate = f"{rows / seconds:,.0f}" if seconds > 0 and rows > 0 else "-"
         epoch = event.epoch + (event.kind == "projection")
         if event.loss is not None:
-            self._bar.update(self._task, loss=f"{event.loss:.4g}")
+            self._bar.update(self._task, loss=f"  loss {event.loss:.4g}")
         self._bar.update(self._task, completed=event.rows, epoch=epoch, rate=rate)
         self._say(event, rate)
         self._interrupted = self._interrupted or event.kind == "interrupted"
@@ -116,7 +116,7 @@ class ChoosingLine:
 
     def __call__(self, label: str, score: float, best: float, left: float) -> None:
         until = f", {max(0.0, left):.0f} s left" if math.isfinite(left) else ""
-        text = f"choosing: best score {best:.4g}{until}; {label}: {score:.4g}"
+        text = f"choosing: best (lowest) score {best:.4g}{until}; {label}: {score:.4g}"
         if self._console.is_terminal:
             width = self._console.width - 1
             self._console.print(text[:width].ljust(width), end="\r", highlight=False)
@@ -139,8 +139,8 @@ def announce(plan: Plan) -> None:
 def plan_line(plan: Plan) -> str:
     """One line that says what is about to happen."""
     parts = [
-        f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers, {plan.c} outputs,"
-        f" {plan.precision} on {plan.device}"
+        f"{plan.solver}: {plan.n:,} rows × {plan.d} features, {plan.p:,} centers,"
+        f" {_outputs(plan.c)}, {plan.precision} on {plan.device}"
     ]
     if plan.s is not None:
         parts.append(f"s={plan.s}, q={plan.q}, {plan.projection} projection, {plan.epochs} epochs")
@@ -149,3 +149,7 @@ def plan_line(plan: Plan) -> str:
     time = "" if plan.seconds is None else f" and {plan.seconds:.2g} s to solve"
     parts.append(f"about {plan.bytes / 2**30:.2g} GiB{time}")
     return "; ".join(parts)
+
+
+def _outputs(count: int) -> str:
+    return "1 output" if count == 1 else f"{count} outputs"

@@ -67,12 +67,16 @@ def share_of_far_rows(estimator: KernelClassifier | KernelRegressor, table: Tabl
 
 
 def _print(found: list[Oddity], new: list[str], table: Table) -> None:
+    from ..data.drift import SHARE
+
     console = results()
-    shown = Shown("column", "", "rows", "such as", title=f"{table.n:,} rows", title_justify="left")
+    shown = Shown(
+        "column", "what", "rows", "such as", title=f"{table.n:,} rows", title_justify="left"
+    )
     for odd in found:
         if odd.share > 0:
             mark = "[bold]" if odd.much else ""
-            share = f"{mark}{odd.share:.2%}"
+            share = f"{mark}{100 * odd.share:.2f} %"
             shown.add_row(escape(odd.column), escape(odd.what), share, escape(odd.example))
     if shown.row_count:
         console.print(shown)
@@ -80,10 +84,11 @@ def _print(found: list[Oddity], new: list[str], table: Table) -> None:
         listed = ", ".join(map(repr, new[:10])) + (", …" if len(new) > 10 else "")
         console.print(f"Not used: {escape(listed)}.")
     much, unsure = sum(odd.much for odd in found), sum(odd.unsure for odd in found)
-    verdict = "Nothing odd to speak of."
+    bound = f"{100 * SHARE:.0f} % of the rows or more"
+    verdict = f"The data look like those of the training: nothing concerns {bound}."
     if much:
-        verdict = f"{much} of these are much: shares of 5 % of the rows or more count."
+        verdict = f"The data have changed: {much} of these concern {bound}."
     elif unsure:
-        verdict = f"{unsure} of these would be much, but may be chance:"
+        verdict = f"{unsure} of these concern {bound}, which may be chance:"
         verdict += f" {table.n:,} rows are too few to tell."
     console.print(verdict)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ..errors import InputError, one_of
+from ..errors import InputError, no_column
 from .check import columns_found
-from .console import as_json, command, escape, note, rank, results
+from .console import as_json, command, escape, note, results
 from .inputs import table_of, target_of
 from .options import AsJson, Data, Debug, Model, Part, Target, Weight
 from .outputs import check_writable, write_page
@@ -43,7 +43,7 @@ def evaluate(
         check_writable(html)
     estimator = load(model, ranks="auto")
     found, where = evaluate_file(estimator, data, target, part, weight)
-    if html and rank() == 0:
+    if html:
         write_page(html, estimator, model, found, where)
     if json_:
         as_json(found.to_dict())
@@ -69,7 +69,7 @@ def evaluate_file(
             f"{table.where} has no column {known!r}, the target; say --target NAME for another one."
         )
     if weight is not None and weight not in table.fields:
-        raise one_of(f"--weight: column of {table.where}", weight, list(table.fields))
+        raise no_column("--weight", weight, table.where, list(table.fields))
     rows, y, w = estimator.given(table, known, weight)
     found = replace(evaluate(estimator, rows.table, y, w), target=known)
     return found, table.where.replace("'", "")
@@ -97,9 +97,9 @@ def _print(found: Evaluation, where: str) -> None:
     table = Table("", "score", "95 % interval", guess, title=title, title_justify="left")
     for name, value in found.metrics.items():
         limits, other = found.intervals.get(name), found.baseline.get(name)
-        between = "" if limits is None else f"{limits[0]:,.4f} to {limits[1]:,.4f}"
-        shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
-        without = "" if other is None else f"{other:,.4f}"
+        between = "" if limits is None else f"{_score(limits[0])} to {_score(limits[1])}"
+        shown = _score(value) if isinstance(value, float) else f"{value:,}"
+        without = "" if other is None else _score(other)
         table.add_row(METRICS.get(name, name), shown, between, without)
     console.print(table)
     if found.confusion is not None and len(found.classes) <= MOST_CLASSES:
@@ -108,8 +108,14 @@ def _print(found: Evaluation, where: str) -> None:
         todo = "--html FILE draws their confusion matrix; --json prints it"
         console.print(f"{len(found.classes)} classes: {todo}.")
     if found.true is not None and found.predicted is not None:
-        console.print("Residuals, true − predicted:")
+        console.print("Residuals, true − predicted, and rows; the ends hold all beyond them:")
         console.print(histogram((found.true - found.predicted).ravel()))
+
+
+def _score(value: float) -> str:
+    """Four decimals, of large numbers one; never -0."""
+    digits = 4 if abs(value) < 100 else 1
+    return f"{round(value, digits) + 0.0:,.{digits}f}"
 
 
 def _confusion(counts: list[list[int]], classes: list[str]) -> Table:

@@ -11,6 +11,14 @@ from .console import as_json, command, escape, rank, results
 from .options import AsJson, Debug, Model
 from .outputs import check_writable
 
+TYPES = {  # of inputs, as they are told; "" where a model, of a matrix or an early one, has none
+    "number": "numbers, float64",
+    "boolean": "booleans, float64 of 0 and 1",
+    "date": "dates, float64 seconds since 1970 in UTC",
+    "text": "texts, strings",
+    "": "as in training",
+}
+
 
 @command
 def export(
@@ -32,5 +40,11 @@ def export(
     if json_:
         as_json({"out": str(out), "inputs": inputs})
     else:
-        listed = escape(", ".join(inputs))
-        results().print(f"ONNX file written to {escape(str(out))}; its inputs: {listed}.")
+        results().print(f"ONNX file written to {escape(str(out))}; its inputs:")
+        known = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
+        names = inputs if encoder is None else encoder.inputs
+        kinds = [known.get(name, "") for name in names]
+        for kind, said in TYPES.items():
+            own = [each for each, of in zip(inputs, kinds, strict=True) if of == kind]
+            if own:
+                results().print(f"  {said}: {escape(', '.join(own))}")

@@ -9,15 +9,18 @@ from pathlib import Path
 
 @dataclass
 class Glance:
-    """`rows` may be an estimate; None where only reading would tell."""
+    """`rows` may be an estimate; None where only reading would tell. Of a file that cannot
+    be opened nothing is known."""
 
     where: str
-    bytes: int
+    bytes: int | None = None
     rows: int | None = None
     about: bool = False
     columns: int | None = None
 
     def __str__(self) -> str:
+        if self.bytes is None:
+            return self.where
         size = (
             f"{self.bytes / 2**30:.1f} GiB"
             if self.bytes >= 2**30
@@ -39,7 +42,7 @@ def glance(path: Path) -> Glance:
         found.rows, found.columns, found.about = seen.rows, seen.columns, seen.estimated
         return found
     except Exception:  # whatever is wrong with it
-        return Glance(str(path), 0)
+        return Glance(str(path))
 
 
 def npz_shapes(path: Path) -> list[tuple[str, tuple[int, ...]]]:

@@ -29,6 +29,7 @@ class ModelFacts(TypedDict):
 def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     """Show what a model is, and what its columns became."""
     from .. import load
+    from ..report import held_out_line
 
     found = load(model, ranks=1)
     facts = {
@@ -42,6 +43,10 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
     if json_:
         as_json(facts)
         return
+    if found.held_out_ is not None:
+        facts["held_out"] = held_out_line(found)
+    if found.encoder_ is not None and found.columns_:
+        del facts["columns"]  # a table of their own is below
     table = Table(title=escape(str(model)), title_justify="left", show_header=False)
     for name, value in facts.items():
         if value is not None and value not in ("", {}):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DataFileError, InputError, one_of
+from ..errors import DataFileError, InputError, no_column, one_of
 from .glance import npz_shapes
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def target_of(table: Table, named: str | None) -> str:
     """The name of the target's column."""
     if named is not None:
         if named not in table.fields:
-            raise one_of(f"--target: column of {table.where}", named, list(table.fields))
+            raise no_column("--target", named, table.where, list(table.fields))
         return named
     found = [name for name in table.fields if name.lower() in TARGETS]
     if len(found) != 1:

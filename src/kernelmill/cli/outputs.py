@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, writing
-from .console import note
+from .console import note, rank
 
 if TYPE_CHECKING:
     from .. import KernelClassifier, KernelRegressor
@@ -58,10 +58,13 @@ def write_page(
     found: Evaluation | None,
     where: str,
 ) -> None:
-    """Write the report of a model as one HTML file."""
+    """Write the report of a model as one HTML file. Ranks that share the model make the page
+    together, and the first one writes it."""
     from ..report import page
     from ..storage.atomic import aside
 
     written = page(estimator, model.resolve().name, found, where).encode()
+    if rank() > 0:
+        return
     with aside(path) as beside:
         beside.write_bytes(written)

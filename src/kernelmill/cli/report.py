@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
-from .console import as_json, command, escape, rank, results, words
+from .console import as_json, command, escape, results, words
 from .evaluate import evaluate_file
 from .options import AsJson, Debug, Model, Part, Target, Weight
 from .outputs import check_writable, write_page
@@ -48,8 +48,7 @@ def report(
     found, where = None, ""
     if data is not None:
         found, where = evaluate_file(estimator, data, target, part, weight)
-    if rank() == 0:
-        write_page(path, estimator, model, found, where)
+    write_page(path, estimator, model, found, where)
     if json_:
         as_json({"out": str(path)})
         return

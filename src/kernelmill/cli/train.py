@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -177,7 +178,7 @@ def train(
         f"{table.n:,} rows. This is a [bold]{kind}[/]: {escape(why)}"
         + ("." if asked else " (--task changes that).")
     )
-    read = time.perf_counter() - started
+    read, weighted = time.perf_counter() - started, "weight" in settings
     model = _fit(settings, table, name, kind, run, quiet=json_)
     _save(model, folder, run)
     facts: TrainFacts = {
@@ -192,7 +193,7 @@ def train(
     if json_:
         as_json(facts)
     else:
-        _print(model, facts)
+        _print(model, facts, 0 if weighted else table.n)
 
 
 def _places(settings: TrainSettings, data: Path) -> tuple[Path, Path | None]:
@@ -219,7 +220,7 @@ def _outlook(settings: TrainSettings) -> str:
     known = settings.get("kernel") and settings.get("bandwidth")
     tuned = "" if known else "a kernel is chosen on a sample (seconds), then "
     if count := settings.get("n_centers"):
-        trained = f"{count:,} centers are trained; the plan says how long."
+        trained = f"{count:,} centers are trained."
     else:
         trained = "as many centers are trained as take about two minutes; small data take seconds."
     return f"First the data are read, then {tuned}{trained}"
@@ -238,7 +239,22 @@ def _fit(
     arguments["checkpoint"] = run
     arguments["verbose"] = 0 if quiet or rank() else 1
     estimator = KernelClassifier if kind == "classification" else KernelRegressor
-    return estimator(**arguments).fit(table, target, weight)
+    try:
+        return estimator(**arguments).fit(table, target, weight)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_stopped_early(run)) from None
+
+
+def _stopped_early(run: Path | None) -> str:
+    """What to do after Ctrl-C before there is a model."""
+    from ..storage.run_folder import contents
+
+    if run is not None and contents(run)[0]:
+        return "stopped before there was a model; continue with the same command and --resume."
+    if run is not None and rank() == 0:
+        with suppress(OSError):  # empty, if it is there
+            run.rmdir()
+    return "stopped before there was anything to keep; the same command begins again."
 
 
 def _save(model: Estimator, folder: Path, run: Path | None) -> None:
@@ -267,15 +283,27 @@ def _save(model: Estimator, folder: Path, run: Path | None) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _print(model: Estimator, facts: TrainFacts) -> None:
-    from ..report import held_out_line
+def _print(model: Estimator, facts: TrainFacts, rows: int) -> None:
+    from ..report import held_out_line, kernel_names
 
     folder, held = escape(facts["model"]), held_out_line(model)
     held = f"; {held}" if held else ""
     took = duration(facts["seconds"])
-    made = f"{facts['centers']:,} centers, {model.model_.kernel.name} kernel"
+    made = f"{facts['centers']:,} centers, {kernel_names(model.model_.kernel)} kernel"
     shown = escape(f"{made}, {facts['solver']} solver{held}")
     results().print(f"Done in {took}: {shown}.\nModel: {folder}")
+    if merged := _merged(model, rows):
+        words().print(
+            f"{merged:,} rows have the features of other rows, and were merged with them."
+        )
     if not held:
         words().print("No rows were kept out: --validation-fraction 0.1 tells how good it is.")
     words().print(f"Next: [bold]kernelmill evaluate {folder} DATA[/], predict, or report.")
+
+
+def _merged(model: Estimator, rows: int) -> int:
+    """How many of the rows, all of the same weight, were neither kept out nor trained on by
+    themselves."""
+    held = model.held_out_
+    out = held["rows"] if held is not None and held["how"] == "kept out" else 0
+    return max(0, rows - out - model.rows_seen_)

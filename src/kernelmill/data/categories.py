@@ -49,7 +49,8 @@ class Category:
 
     @property
     def summary(self) -> str:
-        return f"{len(self.values) or 'many'} values, {self.how.replace('_', ' ')} encoded"
+        count = "1 value" if len(self.values) == 1 else f"{len(self.values) or 'many'} values"
+        return f"{count}, {self.how.replace('_', ' ')} encoded"
 
     @property
     def by_target(self) -> bool:

@@ -227,11 +227,19 @@ def _require(names: list[str], table: Table) -> None:
     lacking = [name for name in names if name not in table.fields]
     if lacking:
         more = [name for name in table.fields if name not in names]
-        other = f", and has {_listed(more)} instead" if more else ""
+        near = [name for name in more if _is_like(name, lacking)]
+        other = f", and has {_listed(near)} instead" if near else ""
         raise InputError(
             f"{table.where} lacks the feature names {_listed(lacking)}, which the model was trained"
             f" on{other}; add or rename them."
         )
+
+
+def _is_like(name: str, others: list[str]) -> bool:
+    """Whether a name may stand for one of the others: a target, say, does not."""
+    from difflib import get_close_matches
+
+    return bool(get_close_matches(name.lower(), [other.lower() for other in others], n=1))
 
 
 def _listed(names: list[str]) -> str:

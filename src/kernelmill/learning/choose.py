@@ -332,6 +332,7 @@ class Trace:
     def __init__(self, task: Task):
         limit = task.request.time_limit
         self.tried: list[tuple[str, float, float]] = []
+        self._round: dict[str, float] = {}
         self._start, self._task = time.perf_counter(), task
         self._limit = math.inf if limit is None else CHOOSING * limit
 
@@ -340,8 +341,16 @@ class Trace:
         return self._limit - (time.perf_counter() - self._start)
 
     def report(self, label: str, score: float) -> None:
+        """Scores of different rounds are of different rows: the best is that of the present one."""
         self.tried.append((label, score, time.perf_counter() - self._start))
-        self._task.choosing(label, score, min(one[1] for one in self.tried), self.left)
+        if label in self._round:
+            self.begin_round()
+        self._round[label] = score
+        self._task.choosing(label, score, min(self._round.values()), self.left)
+
+    def begin_round(self) -> None:
+        """What comes next is judged in another way; so is a recipe that comes again."""
+        self._round = {}
 
 
 def _tune(
@@ -432,6 +441,7 @@ def _improve(
     judge = whole.Whole(sample, data.tile_bytes, data.budget)
     time_is_left = lambda seconds: seconds <= trace.left  # noqa: E731
     expected = _seconds_of_a_try(task)
+    trace.begin_round()
     return whole.improve(choice, judge, ridge is None, trace.report, time_is_left, expected)
 
 
@@ -486,6 +496,7 @@ def _judge_nearby(
         return judge.verdict(judge.grams(choice.kernel), given, near)
 
     verdicts = []
+    trace.begin_round()
     work = [partial(verdict, choice) for choice in finalists]
     for choice, found in zip(finalists, side_by_side(work, sample.X.device), strict=True):
         verdicts.append(found)

@@ -2,6 +2,14 @@
 
 from ..kernels import kernel_line
 from .quality import METRICS
-from .report import held_out_line, page, score_line, spectrum
+from .report import held_out_line, kernel_names, page, score_line, spectrum
 
-__all__ = ["METRICS", "held_out_line", "kernel_line", "page", "score_line", "spectrum"]
+__all__ = [
+    "METRICS",
+    "held_out_line",
+    "kernel_line",
+    "kernel_names",
+    "page",
+    "score_line",
+    "spectrum",
+]

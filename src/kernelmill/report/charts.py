@@ -18,6 +18,7 @@ COUNTS = 64  # pixels below it, for how many rows there are
 CELLS = 48, 32  # of a density, across and up
 LIGHTEST = 0.15  # of a cell with one row
 BEYOND = 0.001  # of the rows that may lie beyond the axes of a density, on each side
+NAME = 22  # letters of a class that a confusion matrix shows
 MATRIX_WIDTH = 640
 Points = Sequence[tuple[float, float]]
 
@@ -299,7 +300,7 @@ class Matrix:
     @property
     def label(self) -> int:
         """Pixels that the names need."""
-        return max(24, min(160, 12 + 7 * max(map(len, self.names))))
+        return max(24, 12 + 9 * min(NAME, max(map(len, self.names))))
 
     def written(self, count: int) -> str:
         """A count, as long as a cell has room for it; none is left out."""

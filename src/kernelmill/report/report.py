@@ -116,7 +116,7 @@ def _about(
     if evaluation is not None:
         about["Checked on"] = f"{where or 'the data'}, {evaluation.rows:,} rows"
     about["Model"] = (
-        f"{title}: {_names(model.kernel)} kernel, {model.n_centers:,} centers, solver"
+        f"{title}: {kernel_names(model.kernel)} kernel, {model.n_centers:,} centers, solver"
         f" {estimator.plan_.solver}"
     )
     trained = f"{estimator.rows_seen_:,} rows of {estimator.n_features_in_:,} columns"
@@ -129,10 +129,10 @@ def _about(
     return about
 
 
-def _names(kernel: Kernel) -> str:
+def kernel_names(kernel: Kernel) -> str:
     """The kernel's name, or those of its parts."""
     if isinstance(kernel, Sum):
-        return " + ".join(dict.fromkeys(_names(part) for part in kernel.parts))
+        return " + ".join(dict.fromkeys(kernel_names(part) for part in kernel.parts))
     return kernel.name
 
 

@@ -102,15 +102,17 @@ class Forecast:
         return plan
 
     def __str__(self) -> str:
+        outputs = "1 output" if self.c == 1 else f"{self.c} outputs"
         lines = [
             (
-                f"{self.n:,} rows × {self.d} features, {self.p:,} centers, {self.c} outputs, on"
+                f"{self.n:,} rows × {self.d} features, {self.p:,} centers, {outputs}, on"
                 f" {self.device}, {self.budget / 2**30:.1f} GiB may be used"
             ),
             "",
             f"{'solver':<34} {'seconds':>9} {'GiB':>8}",
         ]
         best = self.best
+        why = "" if best is self.fastest() else ": exact, which is worth the time"
         for candidate in self.candidates:
             if candidate.plan is None:
                 lines.append(
@@ -118,7 +120,7 @@ class Forecast:
                 )
                 continue
             note = (
-                "  ← chosen"
+                f"  ← chosen{why}"
                 if candidate is best
                 else f"  {candidate.reason}"
                 if candidate.reason

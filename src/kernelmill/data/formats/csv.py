@@ -77,7 +77,7 @@ def _open(path: Path, limit: int, kinds: Kinds) -> Table:
     guesses = {name: Guess(kinds.get(name) == "text", commas) for name in names}
     held = path.stat().st_size <= limit and path.suffix != ".gz"
     found = _read(path, look, guesses, held, files)
-    _warn_of_commas(guesses, where)
+    _warn_of_commas(guesses, kinds, where)
     table = found if isinstance(found, ArrowTable) else in_own_file(found, where)
     table.where = where
     files.seal()
@@ -158,10 +158,12 @@ def _convert(reader: CSVStreamingReader, guesses: Guesses) -> Iterator[pa.Record
             yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _warn_of_commas(guesses: Guesses, where: str) -> None:
+def _warn_of_commas(guesses: Guesses, kinds: Kinds, where: str) -> None:
+    """At the first reading: a model, and a second reading, name kinds besides the texts that a user
+    names."""
     commas = [name for name, guess in guesses.items() if guess.has_commas]
-    if commas:
-        listed = ", ".join(map(repr, commas[:5]))
+    if commas and set(kinds.values()) <= {"text"}:
+        listed = ", ".join(map(repr, commas[:5])) + (", …" if len(commas) > 5 else "")
         warn(f"{where}: the commas in {listed} are read as decimal commas.")
 
 
