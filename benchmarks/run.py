@@ -73,6 +73,12 @@ BENCHMARKS = {
     "covertype": Benchmark(
         "Covertype without an argument", "covertype:cases", ("method", "device"), needs_data=True
     ),
+    "coverage": Benchmark(
+        "90 % intervals beside boosted quantiles",
+        "coverage:cases",
+        ("data", "method"),
+        needs_data=True,
+    ),
     "cpu": Benchmark("a kernel block on a CPU", "cpu:cases", ("d",)),
     "data": Benchmark("training from files", "data:cases", ("kind", "memory")),
     "dirty": Benchmark("raw tables, spoiled", "dirty:cases", ("way", "rows"), needs_data=True),
@@ -106,8 +112,20 @@ BENCHMARKS = {
         ("data", "method"),
         needs_data=True,
     ),
+    "million": Benchmark(
+        "a Gaussian process of two million rows",
+        "million:cases",
+        ("rows", "place", "device"),
+        needs_gpu=True,
+    ),
     "precision": Benchmark(
         "every precision on a GPU", "precision:cases", ("bandwidth", "q"), needs_gpu=True
+    ),
+    "processes": Benchmark(
+        "Gaussian processes on tables, beside exact ones and others' libraries",
+        "processes:cases",
+        ("data", "method", "rows", "device"),
+        needs_data=True,
     ),
     "ranks_memory": Benchmark("memory of each process", "ranks:memory", ("ranks",)),
     "ranks_model": Benchmark(
