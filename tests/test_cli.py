@@ -168,8 +168,7 @@ def test_intervals_of_a_gaussian_process(files):
     out, true = pq.read_table("p.parquet").to_pandas(), pd.read_csv("test.csv")["price"]
     assert ((out["lower"] < true) & (true < out["upper"])).mean() > 0.85
     typed("train", "train.csv", "--target", "price", "--out", "other", "--n-centers", "50")
-    assert "sgpr" in typed("predict", "other", "test.csv", "--out", "q.csv", "--intervals", code=2)
-    assert not (files / "q.csv").exists()
+    typed("predict", "other", "test.csv", "--out", "q.csv", "--intervals")  # conformal ones
 
 
 def test_flags_are_the_estimator_s_arguments(files):
@@ -468,7 +467,7 @@ def test_labels_that_nobody_knows_and_models_of_one_class(files):
     pd.DataFrame({"a": X[:, 0], "y": "same"}).to_csv("one.csv", index=False)
     typed("train", "one.csv", "--out", "one")
     assert typed("evaluate", "one", "one.csv", "--json")["metrics"]["accuracy"] == 1
-    assert "classes" in typed("predict", "one", "one.csv", "--out", "p.csv", "--intervals", code=2)
+    typed("predict", "one", "one.csv", "--out", "p.csv", "--intervals")
 
 
 def test_outputs_that_cannot_be_written(files):

@@ -84,7 +84,8 @@ def test_the_peak_is_what_the_plan_said(n, d, p, c):
     torch.cuda.reset_peak_memory_stats()
     model = fit(X, y, n_centers=p)
     peak = torch.cuda.max_memory_allocated() - before
-    assert peak == pytest.approx(model.plan_.bytes, rel=0.15)
+    # Never much above the plan; below it, where libraries had their workspaces before.
+    assert 0.8 * model.plan_.bytes < peak < 1.15 * model.plan_.bytes
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     model.predict(X.cpu())

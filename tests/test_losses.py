@@ -821,7 +821,7 @@ def test_sgpr_finds_bandwidth_and_noise():
     assert 0.92 < inside.mean() < 0.98
 
 
-def test_standard_deviations_are_saved_and_only_there_for_a_gaussian_process(tmp_path):
+def test_a_sparse_process_is_saved_and_refused_where_it_makes_no_sense(tmp_path):
     X, y, _, X_new = gp_problem()
     model = KernelRegressor(
         kernel=kernels.Gaussian(1.0), n_centers=30, solver="sgpr", random_state=0
@@ -830,10 +830,9 @@ def test_standard_deviations_are_saved_and_only_there_for_a_gaussian_process(tmp
     again = load(tmp_path / "gp").predict(X_new.numpy(), return_std=True)
     for a, b in zip(again, model.predict(X_new.numpy(), return_std=True), strict=True):
         np.testing.assert_array_equal(a, b)
-    with pytest.raises(InputError, match="solver='sgpr'"):
-        KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1).fit(X.numpy(), y.numpy()).predict(
-            X.numpy(), return_std=True
-        )
+    with pytest.raises(InputError, match="neither by solver='sgpr' nor"):
+        other = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1).fit(X.numpy(), y.numpy())
+        other.model_.std(X)
     with pytest.raises(InputError, match="use KernelRegressor"):
         KernelClassifier(kernel=kernels.Gaussian(1.0), solver="sgpr", ridge=0.1).fit(
             X.numpy(), (y > 0).numpy()

@@ -119,6 +119,23 @@ def test_every_solver_gives_the_posterior(solver, more):
     assert 0.92 < np.mean((lower <= y_new) & (y_new <= upper)) < 0.98
 
 
+@pytest.mark.parametrize("kernel", [kernels.Gaussian(1.0), kernels.Laplacian(30.0)], ids=str)
+def test_without_noise_what_is_left_is_told(kernel):
+    """Of a millionth of the prior's variance, in the fastest of its waves."""
+    X, X_new = rng.uniform(-2, 2, size=(500, 2)), rng.uniform(-1.8, 1.8, size=(200, 2))
+    y = np.sin(2 * X[:, 0])
+    settings = Posterior(samples=256)
+    model = KernelRegressor(
+        kernel=kernel, ridge=1e-6, uncertainty=settings, random_state=0, solver="direct"
+    ).fit(X, y)
+    signal, noise = model.model_.process.signal.item(), model.model_.process.noise.item()
+    _, size = exact(kernel, X, y, X_new, signal, noise)
+    deviation = model.predict(X_new, return_std=True)[1]
+    assert np.median(size**2 / signal) < 0.01
+    assert 0.8 < np.median(deviation / size) < 1.25
+    assert np.std(np.log(deviation / size)) < 0.2
+
+
 def test_far_from_all_rows_the_prior_is_left():
     X, y = rows(100)
     model = KernelRegressor(

@@ -169,9 +169,7 @@ class Terms:
         self._model = model
         self._K, _ = model.prepared()
         self._points = self._K.points(centers.to(model.Z))
-        A = self._dense(self._points)
-        A.diagonal().add_(1e-6 * len(A))
-        self._L = torch.linalg.cholesky(A)
+        self._L = _factor(self._dense(self._points))
 
     def _dense(self, A: Points) -> Tensor:
         """(s, r) K of the centers and these, as of rows of length 1."""
@@ -195,6 +193,15 @@ class Terms:
         widths = (knots[1:] - knots[:-1]).clamp(min=torch.finfo(seen.dtype).tiny)
         hats = ((f[:, None] - knots[:-1]) / widths).clamp(0, 1)
         return torch.cat([hats, seen], 1)
+
+
+def _factor(A: Tensor) -> Tensor:
+    """Of K of the centers, which rounding or copies may have spoiled: a rough one serves."""
+    for more in (1e-6, 1e-4, 1e-2, 1.0):
+        L, info = torch.linalg.cholesky_ex(A + more * len(A) * torch.eye(len(A)).to(A))
+        if not info.item():
+            break
+    return L
 
 
 def fit_conformal(model: KernelModel, left: Left, scale: Tensor) -> Intervals | None:

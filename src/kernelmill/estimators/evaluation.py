@@ -336,7 +336,8 @@ class ErrorBars(NamedTuple):
         if USUAL in self.limits:
             low, high = self.limits[USUAL]
             found["width_90"] = float(np.average((high - low).mean(1), weights=w))
-        size = np.maximum(self.deviation, np.finfo(np.float64).tiny ** 0.5)
+        unit = y.std(0) + 1e-3 * np.abs(y).max(0)  # a likelihood of no deviation has no end
+        size = np.maximum(self.deviation, 1e-12 * np.where(unit > 0, unit, 1.0))
         losses = np.log(size) + 0.5 * np.log(2 * np.pi) + 0.5 * ((y - predicted) / size) ** 2
         found["nll"] = float(np.average(losses.mean(1), weights=w))
         return found

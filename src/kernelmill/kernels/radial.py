@@ -17,16 +17,14 @@ from .base import Kernel, Points, Scale, positive, shrunk_norms
 from .features import Features
 
 LOG2E = math.log2(math.e)
+DRAWS = 1 << 20  # of a spectral measure that has no closed form
 
 
-def _gamma(shape: float, u: Tensor) -> Tensor:
-    """Where so much of the gamma distribution of this shape lies below."""
-    return torch.from_numpy(special.gammaincinv(shape, u.numpy()))
-
-
-def _inverse_gamma(nu: float, u: Tensor) -> Tensor:
-    """τ of Matérn kernels: frequencies have a t distribution of 2ν degrees of freedom."""
-    return nu / _gamma(nu, u)
+def _frequency_of_matern(nu: float, share: Tensor, d: int) -> Tensor:
+    """Frequencies have a t distribution of 2ν degrees of freedom: their squared length over d is
+    Fisher's F.
+    """
+    return torch.from_numpy((d / special.fdtri(2 * nu, d, share.numpy())) ** 0.5)
 
 
 def exponential(x: Tensor, factor: float = -1.0) -> Tensor:
@@ -65,13 +63,23 @@ class Radial(Kernel):
         up, down = self.profile(sq_dist * (1 + step)), self.profile(sq_dist * (1 - step))
         return torch.where(sq_dist > 0, (up - down) / (2 * step * sq_dist.clamp(min=1e-300)), 0.0)
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
-        """Draws of τ with profile(r²) = E exp(−τ r²/2): a radial kernel is a mixture of Gaussians.
-
-        u: numbers between 0 and 1, e: exponential ones. √τ times a normal vector is then a
-        frequency of the kernel's spectral measure.
+    def mixing(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draws of τ with profile(r²) = E exp(−τ r²/2): a radial kernel is a mixture of
+        Gaussians, and √τ times a normal vector a frequency of its spectral measure.
         """
         raise NotImplementedError
+
+    def frequency(self, share: Tensor, d: int, generator: torch.Generator) -> Tensor:
+        """The length, in radians a bandwidth, that so large a share of frequencies is above, for
+        rows of d features. From draws, where no closed form is known.
+        """
+        tau = self.mixing(DRAWS, generator)
+        normal = torch.empty(DRAWS, dtype=torch.float64)
+        squares = 2 * torch.from_numpy(
+            special.gammaincinv(d / 2, normal.uniform_(generator=generator).numpy())
+        )
+        drawn = (tau * squares).sort(descending=True).values
+        return drawn[(share * DRAWS).long().clamp(max=DRAWS - 1)].sqrt()
 
     def validate(self, d: int) -> None:
         if self.features is not None:
@@ -146,8 +154,8 @@ class Laplacian(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.sqrt_())
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
-        return _inverse_gamma(0.5, u)
+    def frequency(self, share: Tensor, d: int, generator: torch.Generator) -> Tensor:
+        return _frequency_of_matern(0.5, share, d)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt()
@@ -172,8 +180,8 @@ class Gaussian(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist, -0.5)
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
-        return torch.ones_like(u)
+    def frequency(self, share: Tensor, d: int, generator: torch.Generator) -> Tensor:
+        return torch.from_numpy((2 * special.gammainccinv(d / 2, share.numpy())) ** 0.5)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.clone(), -0.5) / -2
@@ -214,8 +222,8 @@ class Matern(Radial):
             return r.add_(1).mul_(decay)
         return (r * r).div_(3).add_(r).add_(1).mul_(decay)
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
-        return _inverse_gamma(self.nu, u)
+    def frequency(self, share: Tensor, d: int, generator: torch.Generator) -> Tensor:
+        return _frequency_of_matern(self.nu, share, d)
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         r = sq_dist.sqrt() * math.sqrt(2 * self.nu)
@@ -254,11 +262,13 @@ class GeneralisedExponential(Radial):
     def profile(self, sq_dist: Tensor) -> Tensor:
         return exponential(sq_dist.pow_(self.gamma / 2))
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
+    def mixing(self, count: int, generator: torch.Generator) -> Tensor:
         """Twice a positive stable number of index γ/2 (Kanter, 1975)."""
         a = self.gamma / 2
         if a == 1:
-            return torch.full_like(u, 2.0)
+            return torch.full((count,), 2.0, dtype=torch.float64)
+        u = torch.rand(count, generator=generator, dtype=torch.float64).clamp(min=1e-12)
+        e = torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
         angle = math.pi * u
         stable = torch.sin(a * angle) / torch.sin(angle) ** (1 / a)
         return 2 * stable * (torch.sin((1 - a) * angle) / e) ** ((1 - a) / a)
@@ -296,8 +306,9 @@ class RationalQuadratic(Radial):
         # digits that 1 + r²/(2a) rounds off.
         return exponential(sq_dist.div_(2 * self.shape).log1p_(), -self.shape)
 
-    def mixing(self, u: Tensor, e: Tensor) -> Tensor:
-        return _gamma(self.shape, u) / self.shape
+    def mixing(self, count: int, generator: torch.Generator) -> Tensor:
+        u = torch.rand(count, generator=generator, dtype=torch.float64).numpy()
+        return torch.from_numpy(special.gammaincinv(self.shape, u)) / self.shape
 
     def slope(self, sq_dist: Tensor) -> Tensor:
         return torch.exp(torch.log1p(sq_dist / (2 * self.shape)) * (-self.shape - 1)) / -2

@@ -2,12 +2,13 @@
 
 A radial kernel is the mean of cos ω·(a − b) over frequencies ω of its spectral measure, a and b the
 rows as the kernel sees them. F frequencies and normal weights give functions whose covariance is
-K but for an error of 1/√F, at any row, for F cosines and sines. The kernel's own features, metric
-and bandwidths are in what it sees, so that nothing else is asked of them.
+K but for an error of about 1/√F, at any row, for F cosines and sines. The kernel's own features,
+metric and bandwidths are in what it sees, so that nothing else is asked of them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from .base import Kernel
 from .mixture import Sum
 from .radial import Radial
 
+FINEST = 1e-10  # of the prior's variance, the least that fast waves are told apart by
 FASTEST = 1e5  # radians a bandwidth: beyond, a wave is noise to float32 and to any rows
 NUMBERS = 16 << 20  # cosines and sines held at a time
 
@@ -56,17 +58,16 @@ class Waves:
 def draw_waves(
     kernel: Kernel, origin: Tensor, count: int, samples: int, generator: torch.Generator
 ) -> Waves:
-    """Functions of a kernel of variance 1, from `count` frequencies, which they share."""
+    """Functions of the prior, from about `count` frequencies, which they share."""
     parts, shares = [kernel], [1.0]
     if isinstance(kernel, Sum):
         parts, shares = list(kernel.parts), kernel.shares
-    d = len(origin)
     blocks, heights = [], []
     for part, share in zip(parts, shares, strict=True):
-        each = -(-count // len(parts))
-        blocks.append(_frequencies(part, part.width(d), each, generator))
-        heights.append(torch.full((each,), (share / each) ** 0.5, dtype=torch.float64))
-    height = torch.cat(heights).repeat(2)[:, None]
+        found, squares = _frequencies(part, part.width(len(origin)), count // len(parts), generator)
+        blocks.append(found)
+        heights.append((share * squares).sqrt())
+    height = torch.cat([torch.cat(heights)] * 2)[:, None]
     weights = torch.randn(len(height), samples, generator=generator, dtype=torch.float64)
     return Waves(kernel, origin, torch.block_diag(*blocks), height * weights)
 
@@ -75,20 +76,31 @@ def has_waves(kernel: Kernel) -> bool:
     """Whether a kernel has a spectral measure that is known here."""
     parts = kernel.parts if isinstance(kernel, Sum) else [kernel]
     return all(
-        isinstance(part, Radial) and type(part).mixing is not Radial.mixing for part in parts
+        isinstance(part, Radial)
+        and (type(part).mixing is not Radial.mixing or type(part).frequency is not Radial.frequency)
+        for part in parts
     )
 
 
-def _frequencies(kernel: Kernel, width: int, count: int, generator: torch.Generator) -> Tensor:
-    """(width, count) of one radial kernel. Their lengths decide how much of a function rows can
-    tell: one is drawn from each of `count` equal parts of the mixture.
+def _frequencies(
+    kernel: Kernel, width: int, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(width, F) frequencies of one radial kernel, and (F,) the squares of their heights, 1 in sum.
+
+    What rows leave unknown of a function is in its fast waves: of a millionth of the prior's
+    variance a thousand frequencies that are drawn alike would have none. So lengths are drawn from
+    parts of the measure that are as fine among the fastest as among all: half of them equal, half
+    in ratio, each as high as it is wide.
     """
     if not isinstance(kernel, Radial):
         raise InputError(f"the {kernel.name} kernel has no spectral measure; use a radial one.")
-    place = torch.arange(count, dtype=torch.float64)
-    u = (place + torch.rand(count, generator=generator, dtype=torch.float64)) / count
-    e = torch.empty(count, dtype=torch.float64).exponential_(generator=generator)
-    tau = kernel.mixing(u.clamp(1e-12, 1 - 1e-12), e)
-    z = torch.randn(width, count, generator=generator, dtype=torch.float64)
-    omega = z * tau.sqrt()
-    return omega * (FASTEST / omega.norm(dim=0)).clamp(max=1.0)
+    half = max(1, count // 2)
+    equal = torch.linspace(0, 1, half + 1, dtype=torch.float64)
+    ratio = torch.logspace(math.log10(FINEST), 0, half + 1, dtype=torch.float64)
+    edges = torch.unique(torch.cat([equal, ratio]))
+    wide = edges.diff()
+    place = torch.rand(len(wide), generator=generator, dtype=torch.float64)
+    share = (edges[:-1] + wide * place).clamp(min=FINEST / 10, max=1 - 1e-12)
+    length = kernel.frequency(share, width, generator).clamp(max=FASTEST)
+    z = torch.randn(width, len(wide), generator=generator, dtype=torch.float64)
+    return z * (length / z.norm(dim=0)), wide

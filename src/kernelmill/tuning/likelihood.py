@@ -21,7 +21,7 @@ from .descent import RIDGES
 from .left_out import EACH, NEAREST
 from .nearby import Nearby
 
-STEP, MOST = 2.0, 14  # between two ridges, and how many are tried
+STEP, MOST = 2.0, 20  # between two ridges, and how many are tried
 
 
 class Moments(NamedTuple):
@@ -65,20 +65,17 @@ def likeliest(
         found = moments(ridge)
         if found is None:
             return None
-        squares, variances = found
+        squares, variances = _with_one_more(found, ridge)
         total = (squares / variances[:, None]).sum(0)
         logs, count = variances.log().sum().item(), float(len(variances))
         if merged is not None and merged.more > 0:
             more = share * merged.more
             total = total + share * merged.scatter.to(total) / (ridge * weight)
             logs, count = logs + more * math.log(ridge * weight), count + more
-        if noise is None:
-            signal = total / count
-        else:
-            signal = noise.to(total) / (ridge * weight)
+        signal = total / count if noise is None else noise.to(total) / (ridge * weight)
         size = signal.clamp(min=torch.finfo(signal.dtype).tiny)
-        terms = count * size.log() + logs + total / size
-        return terms.sum().item() / count, Noise(ridge, signal)
+        cost = (count * size.log() + logs + total / size).sum().item() / count
+        return cost, Noise(ridge, signal)
 
     first = judge(start)
     if first is None or fixed:
@@ -94,6 +91,19 @@ def likeliest(
         if best is not first:
             break
     return best[1]
+
+
+def _with_one_more(found: Moments, ridge: float) -> Moments:
+    """And one row that has a copy, whose target differs as much as rows usually are off: none was
+    seen among these, but the next may be one. A few copies of equal targets make a process without
+    noise likely, under which such a row costs more than all others together (protein, 4,000 rows:
+    a negative log likelihood of 54 instead of 0.85).
+    """
+    usual = found.squares.mean(0, keepdim=True)
+    return Moments(
+        torch.cat([found.squares, usual]),
+        torch.cat([found.variances, found.variances.new_tensor([ridge])]),
+    )
 
 
 def left_out_moments(

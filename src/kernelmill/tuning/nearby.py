@@ -73,13 +73,15 @@ class Nearby(Judge):
         generator: torch.Generator,
         most: int | None = None,
         size: int | None = None,
+        copies: bool = False,
     ):
         """`sample` says what the score is; as many rows are judged as fit into the budget, `most`
-        of them, by `size` rows around each.
+        of them, by `size` rows around each; `copies`: also by rows of the same X, which tell the
+        noise, and nothing of other rows.
         """
         rows = torch.randperm(source.n, generator=generator)
         usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
-        self._size = size or around
+        self._size, self._copies = size or around, copies
         judged = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
         self._source, self._among = source, rows[judged : judged + min(p, AMONG)]
         self.rows = rows[:judged]
@@ -101,7 +103,8 @@ class Nearby(Judge):
         size = min(usual, int((budget / (COPIES * 8 * enough)) ** 0.5))
         p = min(source.n, budget // (2 * 4 * max(1, kernel.width(source.d))))
         sample, generator = Sample(nothing, nothing, nothing, 1.0), torch.Generator()
-        return cls(sample, source, p, budget, generator.manual_seed(seed), most, max(2, size))
+        seeded = generator.manual_seed(seed)
+        return cls(sample, source, p, budget, seeded, most, max(2, size), copies=True)
 
     def features_bytes(self, kernel: Kernel) -> int:
         """What the features of all rows take, while the nearest are looked for."""
@@ -122,7 +125,8 @@ class Nearby(Judge):
             Y, w = (part.to(self.X).view(*near.shape, -1) for part in (batch.Y, batch.w))
             around = batch.X.to(device)
             # Leaving a row out would leave its copy in, which says nothing of other rows.
-            copies = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
+            same = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
+            copies = same & (not self._copies)
             x = fine(around).view(*near.shape, -1)
             K, k = _evaluate(kernel, x, x), _evaluate(kernel, fine(X)[:, None], x)[:, 0]
             w = torch.where(copies, NOTHING, w[..., 0])
