@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from kernelmill import KernelRegressor
+from kernelmill.uncertainty import Posterior
 
 from .processes import scored
 
@@ -49,7 +50,11 @@ def cases(
     X_test, _, y_test = smooth(50_000, features, 2)
     start = time.perf_counter()
     model = KernelRegressor(
-        kernel="matern", uncertainty="posterior", time_limit=time_limit, random_state=0, verbose=1
+        kernel="matern",
+        uncertainty=Posterior(samples=64),
+        time_limit=time_limit,
+        random_state=0,
+        verbose=1,
     ).fit(X, y)
     seconds = time.perf_counter() - start
     plan, process = model.plan_, model.model_.process

@@ -32,7 +32,7 @@ class Posterior(Settings):
     ----------
     samples : int
         Functions that are drawn. Standard deviations are off by 1/√(2·samples) of themselves where
-        the noise is small; 64: 9 %.
+        the noise is small; 128: 6 %.
     noise : float, optional
         The variance of the noise of one target, in the targets' own unit. None: it is chosen, or
         the ridge times the signal's variance where a ridge is given.
@@ -40,7 +40,7 @@ class Posterior(Settings):
         Cosines and sines that functions of the prior are made of.
     """
 
-    samples: int = 64
+    samples: int = 128
     noise: float | None = None
     features: int = 4096
     name = "posterior"
