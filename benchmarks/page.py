@@ -215,6 +215,72 @@ def heads() -> str:
     return listed(rows, columns)
 
 
+def processes() -> str:
+    """Negative log likelihoods, seconds and coverage of Gaussian processes."""
+    methods = {
+        "posterior": '`uncertainty="posterior"`',
+        "exact": "exact, the same kernel and noise",
+        "svgp": "GPyTorch, SVGP",
+        "gpytorch exact": "GPyTorch, exact, {rows_used:,} rows",
+        "scikit-learn": "scikit-learn, {rows_used:,} rows",
+    }
+    places = {"cpu": "two cores", "cuda": "one H200"}
+    lines = []
+    for name in dict.fromkeys(row["data"] for row in rows_of("processes")):
+        for method, shown in methods.items():
+            for row in rows_of("processes", data=name, method=method):
+                lines.append(
+                    [
+                        f"{name}, {row['rows']:,} rows" if method == "posterior" else "",
+                        shown.format(**row),
+                        f"{row['nll']:.3f}",
+                        f"{row['rmse']:.3g}",
+                        *(f"{row[f'inside_{p}_percent']:.1f}" for p in (50, 90, 95)),
+                        seconds(row["fit_seconds"]),
+                        places[row["device"]],
+                    ]
+                )
+    return table(["", "method", "NLL", "RMSE", "in 50 %", "in 90 %", "in 95 %", "fit", "on"], lines)
+
+
+def coverage() -> str:
+    """Rows inside 90 % intervals, and how wide these are."""
+    methods = ("kernelmill", "boosting", "conformal boosting")
+    lines = []
+    for name in dict.fromkeys(row["data"] for row in rows_of("coverage")):
+        found = {row["method"]: row for row in rows_of("coverage", data=name)}
+        least = min(row["width"] for row in found.values())
+        cells = []
+        for method in methods:
+            row = found[method]
+            width = f"{row['width']:.3g}"
+            shown = f"**{width}**" if row["width"] == least else width
+            cells.append(f"{row['inside_percent']:.1f} %, {shown}")
+        lines.append([f"{name}, {found['kernelmill']['rows']:,} rows", *cells])
+    means = [
+        f"{mean(row['inside_percent'] for row in rows_of('coverage', method=method)):.1f} %"
+        for method in methods
+    ]
+    heads = ["", "kernelmill", "boosted quantiles", "boosted, conformal"]
+    return table(heads, [*lines, ["mean", *means]])
+
+
+def million() -> str:
+    (row,) = rows_of("million", place="all test rows")
+    (both,) = rows_of("million", place="mean of places")
+    places = [each for each in rows_of("million") if "exact_nll" in each]
+    gaps = [each["gap"] for each in places]
+    return (
+        f"{row['rows']:,} rows × {row['features']}, Matérn 3/2, {row['samples']} functions:"
+        f" {row['fit_seconds']:.0f} s in all, {row['solver']} with {row['centers']:,} centers,"
+        f" {row['peak_gib']:.1f} GiB.\n"
+        f"Negative log likelihood {row['nll']:.3f}, RMSE {row['rmse']:.4f} (the noise is 0.1),"
+        f" {row['inside_95_percent']:.1f} % of test rows in their 95 % intervals.\n"
+        f"Around {len(places)} places it differs from that of exact processes of the 40,000 nearest"
+        f" rows by {min(gaps):.3f} to {max(gaps):.3f}, by {both['gap']:.3f} on average."
+    )
+
+
 def covertype() -> str:
     names = {
         "kernelmill": "`KernelClassifier()`",
@@ -561,6 +627,9 @@ PARTS: list[Callable[[], str]] = [
     fashion,
     fashion_auto,
     heads,
+    processes,
+    coverage,
+    million,
     covertype,
     auto,
     auto_words,
@@ -648,6 +717,17 @@ def measured() -> str:
                 f"{row['peak_gib']:.1f} GiB beyond X",
             ]
         )
+    (row,) = rows_of("million", place="all test rows")
+    (both,) = rows_of("million", place="mean of places")
+    lines.append(
+        [
+            f"Gaussian process, {row['rows'] / 1e6:g} M rows × {row['features']}, 64 functions",
+            "one H200",
+            seconds(row["fit_seconds"]),
+            f"NLL {row['nll']:.3f}",
+            f"exact processes of 40,000 rows: {abs(both['gap']):.3f} apart",
+        ]
+    )
     return table(["task", "machine", "fit", "test score", "beside it"], lines)
 
 
