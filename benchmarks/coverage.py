@@ -95,7 +95,7 @@ def summary(rows: list[dict]) -> dict:
         width[row["method"]][row["data"]] = row["width"]
     ours = width.get("kernelmill", {})
     return {
-        method: {
+        method.replace(" ", "_"): {
             "inside_percent": float(
                 np.mean([row["inside_percent"] for row in rows if row["method"] == method])
             ),

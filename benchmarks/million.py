@@ -68,7 +68,7 @@ def cases(
         "method": "posterior",
         **scored(y_test, mean, deviation, 1.0),
         "fit_seconds": seconds,
-        "choosing_seconds": model.timings_,
+        "solving_seconds": model.timings_["solving"],
         "peak_gib": peak,
         "solver": plan.solver,
         "centers": plan.p,

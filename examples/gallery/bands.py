@@ -24,12 +24,12 @@ def main() -> None:
     process = KernelRegressor(kernel="matern", uncertainty="posterior", random_state=0)
     process.fit(x[:, None], y)
 
-    u = rng.uniform(0, 10, 1500)
-    v = truth(u) + (0.03 + 0.04 * u) * rng.normal(size=1500)
+    u = rng.uniform(0, 10, 1000)
+    v = truth(u) + (0.03 + 0.04 * u) * rng.normal(size=1000)
     conformal = KernelRegressor(random_state=0).fit(u[:, None], v)
 
     plt.style.use(Path(__file__).with_name("gallery.mplstyle"))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), sharey=True)
     grid = np.linspace(-0.5, 10.5, 400)
     mean, deviation = process.predict(grid[:, None], return_std=True)
     for width, shade in ((1.96, 0.15), (1.0, 0.25)):
@@ -44,7 +44,7 @@ def main() -> None:
     inner = np.linspace(0, 10, 400)
     low, high = conformal.predict_interval(inner[:, None], coverage=0.9)
     right.fill_between(inner, low, high, color="C0", alpha=0.2, linewidth=0)
-    right.plot(u, v, ".", color="C1", markersize=2, label="1,500 training rows")
+    right.plot(u, v, ".", color="C1", markersize=2, label="1,000 training rows")
     right.set(title="conformal: 90 % of new rows lie inside")
     for axes, at, model in ((left, grid, process), (right, inner, conformal)):
         axes.plot(at, model.predict(at[:, None]), color="C0", linewidth=2, label="prediction")
