@@ -22,6 +22,7 @@ from kernelmill.estimators import base
 from kernelmill.kernels import Laplacian
 from kernelmill.planning import device, memory
 from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4, eigenpro_sizes
+from kernelmill.uncertainty import Posterior
 
 SOLVERS = {
     "eigenpro4 cholesky": (EigenPro4(s=50, q=10, projection="cholesky"), 0.1),
@@ -106,6 +107,13 @@ def estimators(folder: Path) -> None:
         .fit(X, y)
         .predict(X[:50])
     )
+    again = KernelRegressor(**SETTINGS, ridge=0.1).fit(X, y)
+    found["interval"] = np.stack(again.predict_interval(X[:50]))
+    process = KernelRegressor(**SETTINGS, ridge=0.1, uncertainty=Posterior(samples=8)).fit(X, y)
+    assert process.model_.process.draws.shape == (len(process.model_.alpha), 8)
+    found["deviation"] = process.predict(X[:50], return_std=True)[1]
+    process.save(folder / f"process-{size}")
+    found["functions"] = load(folder / f"process-{size}").sample(X[:50], 3, noise=False)
     if size > 1:
         for what in (
             lambda: model.partial_fit(X, y),

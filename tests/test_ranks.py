@@ -119,6 +119,8 @@ def test_estimators_do_the_same_in_a_job(tmp_path, monkeypatch):
     )
     np.testing.assert_allclose(three["loaded"], one["loaded"], atol=1e-10)
     np.testing.assert_allclose(three["direct"], one["direct"], atol=1e-10)
+    for name in ("interval", "deviation", "functions"):
+        np.testing.assert_allclose(three[name], one[name], rtol=1e-6, atol=1e-9, err_msg=name)
     assert three["drawn"] > 0.3
     assert kernelmill.load(tmp_path / "model-3").score(X, y) == pytest.approx(
         one["score"], abs=1e-12

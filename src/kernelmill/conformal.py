@@ -215,7 +215,7 @@ def fit_conformal(model: KernelModel, left: Left, scale: Tensor) -> Intervals | 
     )
     if len(w) < FEWEST or not bool(torch.isfinite(values).all()):
         return None
-    centers = _some_centers(model)
+    centers = model.some_centers(CENTERS)
     terms = Terms(model, centers)
     seen = terms.of_rows(X).cpu()
     outputs = []
@@ -239,16 +239,6 @@ def fit_conformal(model: KernelModel, left: Left, scale: Tensor) -> Intervals | 
         base.numpy(),
         left.how,
     )
-
-
-def _some_centers(model: KernelModel) -> Tensor:
-    """CENTERS of them, from all over; of ranks the first one's."""
-
-    def some() -> Tensor:
-        places = torch.linspace(0, len(model.Z) - 1, min(CENTERS, len(model.Z))).round().long()
-        return model.Z[places.to(model.Z.device)].cpu()
-
-    return model.comm.same(some)
 
 
 def _fit_spread(terms: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .data import checksum
-from .distributed.team import Alone, Communicator, agree
+from .distributed.team import Alone, Communicator, agree, is_alone
 from .errors import InputError
 from .kernels import Kernel, Points
 from .ops import FEW, KernelProduct, bind, frame, in_own_modes, own_modes
@@ -145,6 +145,19 @@ class KernelModel(nn.Module):
         for j, summed in waiting:
             torch.add(summed(), intercept, out=out[j : j + ROWS])
         return out
+
+    def some_centers(self, count: int) -> Tensor:
+        """So many of all ranks' centers, from all over: the same on every rank, and whatever their
+        number.
+        """
+        count = min(count, self.n_centers)
+        places = torch.linspace(0, self.n_centers - 1, count, dtype=torch.float64).round().long()
+        if is_alone(self.comm):
+            return self.Z[places.to(self.Z.device)]
+        own = places % self.comm.size == self.comm.rank
+        rows = torch.zeros(count, self.Z.shape[1], dtype=torch.float64, device=self.Z.device)
+        rows[own] = self.Z[(places[own] // self.comm.size).to(self.Z.device)].double()
+        return self.comm.all_sum(rows).to(self.Z.dtype)
 
     def as_learned(self, X: Tensor) -> Tensor:
         """These rows with what never varied in training as it was there."""

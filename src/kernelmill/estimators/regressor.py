@@ -33,7 +33,7 @@ from ..processes import SampledProcess
 from ..scoring import NUMBERS
 from ..solvers import NAMED, Solver, loss_of
 from ..storage.model_folder import Extra
-from ..tuning.left_out import left_out
+from ..tuning.left_out import SOME_CENTERS, left_out
 from ..types import DataLike
 from ..uncertainty import Conformal, Posterior
 from .base import KernelEstimator, Opened, first_chunk
@@ -287,7 +287,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         if fitted.loss != "square" or NAMED[plan.solver].interpolates or data.source.n < 2:
             return None
         ridge = fitted.ridge / data.weight
-        centers = None if plan.every_row else model.Z
+        centers = None if plan.every_row else model.some_centers(SOME_CENTERS)
         found = model.comm.same(
             lambda: left_out(model.kernel, ridge, data.source, centers, data.budget)
         )
