@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import NotFittedError
 from typer.testing import CliRunner
 
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load, losses, solvers
@@ -15,7 +16,6 @@ from kernelmill.cli import app
 from kernelmill.conformal import Sets, quantile
 from kernelmill.errors import InputError, ModelFileError
 from kernelmill.estimators.evaluation import evaluate
-from kernelmill.tuning.left_out import left_out
 
 rng = np.random.default_rng(0)
 FIXED = dict(kernel=kernels.Gaussian(1.0), ridge=1.0, random_state=0)
@@ -69,8 +69,8 @@ SOLVERS = {
     "askotch": {"solver": "askotch"},
     "nytro": {"solver": "nytro", "n_centers": 60, "ridge": None},
     "sgpr": {"solver": "sgpr", "n_centers": 40, "ridge": None},
-    "huber": {"solver": solvers.Falkon(loss="huber"), "validation_fraction": 0.3},
-    "quantile": {"solver": solvers.Falkon(loss=losses.Quantile(0.7)), "validation_fraction": 0.3},
+    "huber": {"solver": solvers.Falkon(loss="huber")},
+    "quantile": {"solver": solvers.Falkon(loss=losses.Quantile(0.7))},
 }
 
 
@@ -104,42 +104,76 @@ def test_intervals_follow_the_noise():
         assert 0.83 < np.mean(((lower <= y_new) & (y_new <= upper))[part]) < 0.97
 
 
-def test_left_out_values_are_those_of_models_without_the_row():
-    X, y = rows(120)
-    K, ridge = kernels.Gaussian(1.0)(torch.tensor(X)), 0.5
-    model = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=ridge, solver="direct").fit(X, y)
+@pytest.mark.parametrize("times", [1, 3])
+def test_left_out_values_are_those_of_models_without_the_row(times):
+    """Of rows that are there several times, one of them is left out."""
+    X, y = rows(60)
+    X = np.repeat(X, times, axis=0)
+    y = np.repeat(y, times) + 0.3 * rng.normal(size=len(X))
+    kernel, ridge, n = kernels.Gaussian(1.0), 0.5, len(X)
+    model = KernelRegressor(kernel=kernel, ridge=ridge, solver="direct").fit(X, y)
+    K, center = kernel(torch.tensor(X)).numpy(), y.mean()
     found = model.intervals_
-    for i in (0, 7):
-        others = np.delete(np.arange(120), i)
-        A = K[others][:, others].numpy() + ridge * np.eye(119)
-        center = y.mean()
-        value = center + K[i, others].numpy() @ np.linalg.solve(A, y[others] - center)
-        place = np.lexsort(X.T[::-1]).tolist().index(i)  # merged rows are sorted
-        spread = found.spread(model.model_, torch.tensor(X[[i]]), torch.zeros(1, 1).double())
-        assert found.slopes.any() or found.scores[place, 0] * spread.item() == pytest.approx(
-            y[i] - value
+    assert not found.slopes.any() and len(found.w) == n
+    kept = found.scores[:, 0] * np.exp(found.base[0])
+    for i in range(0, n, 7):
+        others = np.delete(np.arange(n), i)
+        alpha = np.linalg.solve(
+            K[np.ix_(others, others)] + ridge * np.eye(n - 1), y[others] - center
         )
+        residual = y[i] - center - K[i, others] @ alpha
+        assert np.abs(kept - residual).min() < 1e-8
 
 
 @pytest.mark.parametrize("n", [400, 4000])
 def test_left_out_of_many_rows_is_near_the_truth(n):
-    """By nearest rows, and in folds with fewer centers: squared errors like those of new rows."""
-    from kernelmill.data import ArraySource
-
+    """By nearest rows, and with fewer centers, of rows that come sorted: squared errors like those
+    of new rows.
+    """
     X, y = rows(n)
+    order = np.argsort(X[:, 1])
+    X, y = X[order], y[order]
     X_new, y_new = rows(3000)
-    kernel, ridge = kernels.Laplacian(2.0), 1.0
-    source = ArraySource(
-        torch.tensor(X), torch.tensor(y)[:, None], mean=torch.zeros(1).double(), seed=0
-    )
-    for Z in (None, torch.tensor(X[:100])):
-        found = left_out(kernel, ridge, source, Z, 1 << 30)
-        error = np.mean((y[found.rows] - found.values[:, 0].numpy()) ** 2)
+    for more in ({}, {"n_centers": 100}, {"n_centers": n // 2}):
         model = KernelRegressor(
-            kernel=kernel, ridge=ridge, solver="direct", centers="uniform" if Z is None else X[:100]
+            kernel=kernels.Laplacian(2.0), ridge=1.0, solver="direct", random_state=0, **more
         ).fit(X, y)
+        found = model.intervals_
         true = np.mean((model.predict(X_new) - y_new) ** 2)
-        assert 0.75 < error / true < 1.35
+        size = found.spread(model.model_, torch.tensor(X_new), model.model_(torch.tensor(X_new)))
+        assert 0.7 < (size.numpy() ** 2).mean() * np.mean(found.scores**2) / true < 1.45
+        assert 0.87 < inside(model, X_new, y_new) < 0.94
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"solver": "eigenpro2", "epochs": 1},
+        {"solver": "falkon", "n_centers": 300, "epochs": 2},
+        {"solver": "eigenpro4", "n_centers": 300, "epochs": 1},
+    ],
+    ids=["eigenpro2", "falkon", "eigenpro4"],
+)
+@pytest.mark.filterwarnings("ignore:fit ended")
+def test_a_solver_that_is_far_from_its_end_has_intervals_of_its_own(more):
+    """What few steps leave is in the residuals of the model itself."""
+    draw = np.random.default_rng(1)
+    X = draw.uniform(-1, 1, size=(3500, 4))
+    y = np.sin(6 * X[:, 0]) * np.cos(5 * X[:, 1]) + X[:, 2] * np.sin(4 * X[:, 3])
+    y += 0.02 * draw.normal(size=3500)
+    model = KernelRegressor(kernel=kernels.Gaussian(0.6), random_state=0, **more)
+    model.fit(X[:1500], y[:1500])
+    assert 0.85 < inside(model, X[1500:], y[1500:]) < 0.99
+
+
+def test_names_of_many_rows_are_not_predicted_as_if_never_seen():
+    level = rng.integers(0, 50, size=3000)
+    effect = rng.normal(size=50) * 3
+    y = effect[level] + 0.3 * rng.normal(size=3000)
+    model = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1, random_state=0)
+    model.fit(np.eye(50)[level], y)
+    lower, upper = model.predict_interval(np.eye(50))
+    assert 0.9 < np.mean(upper - lower) < 1.2  # of noise alone 0.99
 
 
 def test_held_out_rows_are_used_where_there_are_some():
@@ -191,6 +225,26 @@ def test_chunks_calibrate_the_model_that_learns_them():
     assert 0.85 < inside(model, X_new, y_new) < 0.96
 
 
+def test_few_rows_of_a_chunk_do_not_replace_many():
+    X, y = rows(1000)
+    model = KernelRegressor(**FIXED, n_centers=100).partial_fit(X, y)
+    before = len(model.intervals_.w)
+    model.partial_fit(X[:25], y[:25])
+    assert len(model.intervals_.w) == before >= 500
+
+
+def test_the_unit_of_weights_does_not_matter():
+    X, y = rows(600)
+    settings = {**FIXED, "ridge": 1e-6}
+    small = KernelRegressor(**settings).fit(X, y, sample_weight=np.full(600, 1e-6))
+    for mine, theirs in zip(
+        small.predict_interval(X),
+        KernelRegressor(**FIXED).fit(X, y).predict_interval(X),
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
 def test_sentences_where_there_is_nothing_to_say():
     X, y = rows(200)
     model = KernelRegressor(**FIXED).fit(X, y)
@@ -201,6 +255,8 @@ def test_sentences_where_there_is_nothing_to_say():
         model.predict_interval(X, 0.999)
     with pytest.raises(InputError, match="no functions to draw"):
         model.sample(X, noise=False)
+    with pytest.raises(NotFittedError):
+        KernelRegressor().sample(X)
     few = KernelRegressor(**FIXED).fit(X[:10], y[:10])
     for ask in (few.predict_interval, lambda X: few.predict(X, return_std=True), few.sample):
         with pytest.raises(InputError, match="this model has no error bars"):
@@ -252,6 +308,14 @@ def test_sets_hold_the_true_class(more, coverage):
     assert coverage - 0.04 < share < max(coverage + 0.04, model.score(X_new, y_new) + 0.02)
 
 
+def test_weights_of_classes_are_no_frequencies():
+    (X, y), (X_new, y_new) = three(1500), three(4000)
+    model = KernelClassifier(**FIXED, class_weight={"a": 1, "b": 1, "c": 50}).fit(X, y)
+    holds = model.predict_set(X_new, 0.9)
+    share = holds[np.arange(4000), np.searchsorted(model.classes_, y_new)].mean()
+    assert 0.87 < share < 0.95
+
+
 def test_sets_are_stored_and_refused_where_there_are_none(tmp_path):
     X, y = three(300)
     model = KernelClassifier(**FIXED).fit(X, y)
@@ -264,7 +328,7 @@ def test_sets_are_stored_and_refused_where_there_are_none(tmp_path):
         model.predict_set(X)
     one = KernelClassifier(**FIXED).fit(X, np.zeros(300))
     assert one.predict_set(X[:2]).all()
-    assert Sets.of(torch.ones(3, 1), torch.ones(3, 1), torch.ones(3), "") is None
+    assert Sets.of(torch.ones(3, 1), torch.ones(3, 1), torch.ones(3), "", torch.ones(1)) is None
 
 
 # ---- from the command line

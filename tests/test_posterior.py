@@ -257,6 +257,20 @@ def test_merged_rows_tell_their_noise():
     assert found.ridge * 20 * found.signal.item() == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.parametrize("unit", [0.1, 1e-3, 1.0, 10.0])
+def test_weights_that_are_alike_change_nothing(unit):
+    (X, y), X_new = rows(300), rows(100)[0]
+    model = KernelRegressor(
+        kernel=kernels.Gaussian(1.0), uncertainty=Posterior(samples=16), random_state=0
+    ).fit(X, y, sample_weight=np.full(300, unit))
+    noise = model.model_.process.noise.item()
+    if unit <= 1:
+        assert noise == pytest.approx(0.04, rel=0.3)
+    else:  # each row is as many targets: their mean has the noise that is seen
+        assert noise == pytest.approx(0.04 * unit, rel=0.3)
+    assert model.predict(X_new, return_std=True)[1].min() > 0.15
+
+
 def test_outputs_have_their_own_units_and_do_not_go_together():
     X, y = rows(150)
     Y = np.stack([y, 100 + 50 * (np.cos(X[:, 1]) + 0.2 * rng.normal(size=150))], 1)
@@ -349,6 +363,14 @@ def test_what_a_posterior_refuses():
         KernelRegressor(uncertainty="gaussian").fit(X, y)
     with pytest.raises(InputError, match="noise=-1"):
         KernelRegressor(uncertainty=Posterior(noise=-1)).fit(X, y)
+    with pytest.raises(InputError, match="units of their own"):
+        KernelRegressor(uncertainty=Posterior(noise=0.1), random_state=0).fit(X, np.c_[y, y])
+    with pytest.raises(InputError, match="needs a ridge above 0"):
+        KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.0, **fixed).fit(X, y)
+    with pytest.raises(InputError, match="with 5 rows"):
+        KernelRegressor(**fixed).fit(X[:5], y[:5])
+    small = KernelRegressor(kernel=kernels.Gaussian(0.2), ridge=1e-9, **fixed).fit(X, y)
+    assert small.ridge_ == pytest.approx(1e-9)
     with pytest.raises(InputError, match="samples=1 "):
         KernelRegressor(uncertainty=Posterior(samples=1)).fit(X, y)
     model = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=0.1, **fixed).fit(X, y)

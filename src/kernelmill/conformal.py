@@ -33,6 +33,7 @@ FEWEST = 20  # residuals from which anything is told; from ten times as many, a 
 SMALL = 0.1  # of the median |r|, what logarithms are softened by
 RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # log|r| of normal noise has variance 1.2
 GAIN = 0.005  # of the logarithm of the spread, what more terms must be worth
+LARGEST = 700.0  # logarithm of a spread
 WIDEST = 20.0  # the most that spreads differ from their median, by a factor
 
 
@@ -72,8 +73,9 @@ class Intervals:
     def from_dict(cls, values: dict) -> Intervals:
         """Of a stored model, checked: whatever is there may have been tampered with."""
         found = cls(**values)
-        m, c = found.scores.shape
-        k = found.slopes.shape[0]
+        if found.scores.ndim != 2 or found.centers.ndim != 2 or not len(found.scores):
+            raise ValueError("intervals are of another shape")
+        (m, c), k = found.scores.shape, KNOTS + len(found.centers)
         shapes = {
             "w": (m,),
             "knots": (KNOTS, c),
@@ -82,8 +84,9 @@ class Intervals:
             "base": (c,),
         }
         wrong = [name for name, shape in shapes.items() if getattr(found, name).shape != shape]
-        parts = [value for value in values.values() if isinstance(value, np.ndarray)]
-        if wrong or found.centers.ndim != 2 or not all(np.isfinite(part).all() for part in parts):
+        arrays = [value for name, value in values.items() if name != "how"]
+        fine = all(part.dtype.kind == "f" and np.isfinite(part).all() for part in arrays)
+        if wrong or not fine or not (found.w > 0).all() or np.abs(found.base).max() > LARGEST:
             raise ValueError(f"intervals do not fit each other: {wrong}")
         return found
 
@@ -247,7 +250,7 @@ def _fit_spread(terms: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
     The fewest terms under which the residuals are likely: none, those of one number each, all.
     """
-    size = r.abs()
+    size, w = r.abs(), w / w.mean()  # whatever the unit of weights
     typical = size.median().clamp(min=1e-300)
     base, ones = typical.log(), torch.ones_like(r)
     middle = (w[:, None] * terms).sum(0) / w.sum()
@@ -298,20 +301,26 @@ class Sets:
     how: str
 
     @classmethod
-    def of(cls, probabilities: Tensor, targets: Tensor, w: Tensor, how: str) -> Sets | None:
-        """targets: (m, c) shares of the classes; a merged row counts for each class it has."""
+    def of(
+        cls, probabilities: Tensor, targets: Tensor, w: Tensor, how: str, counts_as: Tensor
+    ) -> Sets | None:
+        """targets: (m, c) shares of the classes; a merged row counts for each class it has.
+        `counts_as` (c,) is what a row of each class counts, where classes were given weights: a
+        preference, and not how often they come.
+        """
         rows, codes = torch.nonzero((targets > 0) & (w > 0)[:, None], as_tuple=True)
         if len(rows) < FEWEST:
             return None
         scores = 1 - probabilities[rows, codes]
-        counts = (w[:, None] * targets)[rows, codes]
+        counts = (w[:, None] * targets)[rows, codes] / counts_as.to(w)[codes]
         return cls(scores.double().numpy(), counts.double().numpy(), how)
 
     @classmethod
     def from_dict(cls, values: dict) -> Sets:
         found = cls(**values)
-        finite = np.isfinite(found.scores).all() and np.isfinite(found.w).all()
-        if found.scores.ndim != 1 or found.scores.shape != found.w.shape or not finite:
+        fine = np.isfinite(found.scores).all() and np.isfinite(found.w).all()
+        fine = fine and found.scores.ndim == 1 and len(found.scores) and (found.w > 0).all()
+        if not fine or found.scores.shape != found.w.shape:
             raise ValueError("scores of prediction sets do not fit each other")
         return found
 

@@ -14,11 +14,10 @@ from .planning.arguments import whole
 @dataclass(eq=False)
 class Conformal(Settings):
     """Intervals from residuals of rows that the model did not learn from: any kernel, solver and
-    loss, next to no time, and a share of rows inside that does not depend on assumptions.
+    loss, a second or two of two cores, and a share of rows inside that assumes nothing of noise.
     """
 
     name = "conformal"
-    samples = 0
 
     def check(self) -> None:
         """It has no settings."""

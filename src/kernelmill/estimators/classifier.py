@@ -49,6 +49,7 @@ from .validation import check_weights, require_positive_weights, split_rows, to_
 CALIBRATION_ROWS, CALIBRATION_SHARE, MOST_CALIBRATION_ROWS = 2_000, 0.04, 5_000
 
 
+FEWEST_NEW = 100  # rows of a chunk that prediction sets are made of
 MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
 
 
@@ -187,6 +188,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     floor_: float
     decision_bias_: np.ndarray
     sets_: Sets | None = None
+    _counts_as: Tensor
     _scores = tuple(CLASSES)
 
     def __init__(  # noqa: PLR0913
@@ -328,7 +330,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
         mixed = old.mix(new, share)
         chances = torch.softmax(mixed.logits(values), 1)
-        self.sets_ = Sets.of(chances, targets, w.double(), KEPT_OUT) or self.sets_
+        if len(w) >= FEWEST_NEW or self.sets_ is None:  # few rows do not replace many
+            sets = Sets.of(chances, targets, w.double(), KEPT_OUT, self._counts_as)
+            self.sets_ = sets or self.sets_
         self._keep_calibration(mixed)
         self.decision_bias_ = (1 - share) * self.decision_bias_ + share * decision
         return self
@@ -413,6 +417,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return self.held_out_
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
+        """Weights of rows, times those of their classes, which `_counts_as` keeps."""
+        before, w = w, self._times_class(w, codes, on_the_way)
+        self._counts_as = torch.ones(len(self.classes_), dtype=torch.float64)
+        used = before > 0
+        self._counts_as[codes[used]] = (w[used] / before[used]).double()
+        return w
+
+    def _times_class(self, w: Tensor, codes: Tensor, on_the_way: bool) -> Tensor:
         if self.class_weight is None:
             return w
         if on_the_way and isinstance(self.class_weight, str):
@@ -555,7 +567,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if how:
             chances = torch.softmax(found.logits(values), 1)
             self.held_out_ = held_out_classes(chances, targets.double(), w.double(), how)
-            self.sets_ = Sets.of(chances, targets.double(), w.double(), how)
+            self.sets_ = Sets.of(chances, targets.double(), w.double(), how, self._counts_as)
         return found
 
     def _no_grad_values(self, X: DataLike) -> Tensor:

@@ -36,12 +36,13 @@ from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
 from .request import Request
-from .rows import Data, constant_features
+from .rows import Data, constant_features, target_weight
 
 log = logging.getLogger("kernelmill")
 
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
+FEWEST = 10  # rows of a Gaussian process
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
 
@@ -219,15 +220,32 @@ def _with_signal(task: Task, choice: Choice) -> Choice:
             f"uncertainty='posterior' draws functions of radial kernels, and kernel="
             f"{choice.kernel.name!r} has none; use another kernel, or uncertainty='conformal'."
         )
-    units, noise = data.rows.units, None
+    units, noise, n = data.rows.units, None, data.source.n
+    if n < FEWEST:
+        raise InputError(
+            f"uncertainty='posterior' was given with {n} rows, expected {FEWEST} or more, to tell"
+            " noise from signal."
+        )
+    if request.ridge == 0:
+        raise InputError(
+            "uncertainty='posterior' needs a ridge above 0: it is the noise over the signal's"
+            " variance; leave it out to have it chosen."
+        )
     if request.posterior.noise is not None:
+        if data.source.c > 1:
+            raise InputError(
+                f"noise={request.posterior.noise:g} was given for {data.source.c} outputs, which"
+                " have units of their own; leave it out, or fit them one by one."
+            )
         noise = request.posterior.noise / units.scale.double() ** 2
-    start = max(choice.ridge, 1e-6)
+    start = choice.ridge if request.ridge is not None else max(choice.ridge, 1e-6)
     moments, rows = left_out_moments(choice.kernel, data.source, data.budget)
-    more = data.source.n * (data.weight - 1)
-    merged = None if units.scatter is None else Merged(units.scatter.double(), more)
-    fixed, share = request.ridge is not None, rows / data.source.n
-    found = likeliest(moments, start, fixed, noise, merged, share, data.weight)
+    each, merged = data.rows.each, None
+    if each is not None and units.scatter is not None:
+        unit = target_weight(data.weight) / data.weight
+        merged = Merged(unit * units.scatter.double(), float(len(each.y) - n))
+    fixed, share = request.ridge is not None, rows / n
+    found = likeliest(moments, start, fixed, noise, merged, share, target_weight(data.weight))
     if found is None:
         raise InputError(
             f"K of the rows cannot be factored with ridge={choice.ridge:g}; use a larger ridge."

@@ -282,7 +282,7 @@ def finish(
     blueprint = replace(blueprint, kernel=design.own_kernel, Z=Z)
     model = blueprint.model(alpha, state.plan.precision, state, design.unit)
     if task.request.posterior is not None and task.request.posterior.noise is None:
-        rescale(model, data.rows.held)
+        rescale(model, data.rows.held, data.weight)
     ended = ""
     if solution.worth_a_word and not listeners.stopping.stopped:
         epochs = f"{state.epoch} of {state.plan.epochs} epochs"

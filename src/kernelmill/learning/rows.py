@@ -218,6 +218,13 @@ def units_of(Y: Tensor, w: Tensor, keep: Tensor) -> Units:
     return Units(mean, largest * torch.where(varies, (sum(squared) / total).sqrt(), 1.0))
 
 
+def target_weight(mean: float) -> float:
+    """What the weights of rows are counted in, where they mean how many targets a row stands for:
+    those of a mean below 1 only say which rows matter more, and a row of mean weight is a target.
+    """
+    return max(1.0, mean)
+
+
 def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
     """(c,) Σ w y² of targets in their units: what merging takes off it is how much equal rows
     differ.

@@ -1,10 +1,11 @@
-"""What models like the one that was fitted say of rows they have not seen, where no rows were kept
-out of training.
+"""What a row says about its own prediction, where no rows were kept out of training.
 
-Where every row is a center: all rows but one, up to EACH rows; of more, the rows nearest to it
-among all others, which say nearly the same. Where centers are fewer: folds of some rows, with some
-of the centers, of which a model of more rows and centers does better: what follows from it errs on
-the safe side.
+Leaving a row out of ridge regression has a closed form: its residual grows by 1/(1 − h), h its
+leverage. The leverage of each row, and what ridge regression says of it, come from a model like the
+one that was fitted: where every row is a center, of all rows up to EACH, and of the rows nearest to
+it where there are more; where centers are fewer, of some rows and as large a share of centers. What
+the fitted model itself says is left to it: whatever few steps, centers or another loss make of its
+residuals stays in them.
 """
 
 from __future__ import annotations
@@ -17,42 +18,53 @@ from torch import Tensor
 from ..data import Source
 from ..kernels import Kernel
 from ..projection import NotPositiveDefinite, factor
-from .loo import loo_residuals
 from .nearby import Nearby
 
 EACH = 2500  # rows, each left out of all others: half a second on two cores
-SOME, SOME_CENTERS, FOLDS = 4000, 1000, 5
+SOME, SOME_CENTERS = 4000, 1000  # rows and centers of a model that tells leverages
 LEAST = 1e-8  # of K, the least ridge
 STEPS_ARE_LIKE = (1e-4, 1e-2, 1e-1, 1.0, 10.0)  # ridges
 NEAREST = 600, 3000  # rows that are told by those around them, on a CPU and a GPU
+HIGHEST = 1 - 1e-9  # leverage
 
 
-class LeftOut(NamedTuple):
-    """Numbers of the rows, and what was said of each, (m, c), in the units of the source."""
+class Leverage(NamedTuple):
+    """Numbers of rows, what ridge regression says of each, (m, c), in the units of the source, and
+    the leverage of each, (m,).
+    """
 
     rows: Tensor
     values: Tensor
+    lever: Tensor
+
+    def without(self, said: Tensor, targets: Tensor, share: Tensor) -> Tensor:
+        """(m, c) what a model that said so of rows would have said without them; `share` is that
+        of the row's weight that is left out.
+        """
+        h = (self.lever * share).clamp(0, HIGHEST)[:, None]
+        return said - (targets - self.values) * h / (1 - h)
 
 
-def left_out(
-    kernel: Kernel, ridge: float, source: Source, Z: Tensor | None, budget: int
-) -> LeftOut | None:
-    """`Z` are some of the centers, None where every row is one; the ridge is that of all rows, of
-    mean weight 1. None where a factor fails.
+def leverages(
+    kernel: Kernel, ridge: float, source: Source, Z: Tensor | None, p: int, budget: int
+) -> Leverage | None:
+    """`Z` are some of the p centers, None where every row is one; the ridge is that of all rows,
+    of mean weight 1. None where a factor fails.
     """
     if Z is not None:
-        return _in_folds(kernel, ridge, source, Z)
+        return _of_some(kernel, ridge, source, Z, p)
     if source.n > EACH:
-        return _by_nearest(kernel, ridge, source, budget)
+        return _of_nearest(kernel, ridge, source, budget)
     rows = torch.arange(source.n)
     X, Y, w = _taken(source, rows)
-    try:
-        K = kernel(X)
-        least = LEAST * K.diagonal().mean().item()
-        left = loo_residuals(K, Y, max(ridge, least) / w)
-    except torch.linalg.LinAlgError:
+    K = kernel(X)
+    shift = max(ridge, LEAST * K.diagonal().mean().item()) / w
+    L, info = torch.linalg.cholesky_ex(K + torch.diag(shift + 1e-12 * len(K)))
+    if info.item():
         return None
-    return LeftOut(rows, (Y - left).cpu())
+    C = torch.cholesky_inverse(L)
+    values = Y - shift[:, None] * (C @ Y)
+    return Leverage(rows, values.cpu(), (1 - shift * C.diagonal()).cpu())
 
 
 def _taken(source: Source, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,49 +73,51 @@ def _taken(source: Source, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return X, Y, w
 
 
-def _by_nearest(kernel: Kernel, ridge: float, source: Source, budget: int) -> LeftOut | None:
-    count = NEAREST[source.device.type == "cuda"]
-    judge = Nearby.within(kernel, source, budget // 3, count, seed=0)
-    if not len(judge.X):
+def _of_nearest(kernel: Kernel, ridge: float, source: Source, budget: int) -> Leverage | None:
+    """Left out, a row is off by r and might be by v + λ; with it, by r λ/(v + λ)."""
+    judge = Nearby.within(kernel, source, budget // 3, NEAREST[source.device.type == "cuda"], 0)
+    grams = judge.grams(kernel) if len(judge.X) else []
+    found = judge.moments(kernel, grams, max(ridge, LEAST)) if grams else None
+    if found is None:
         return None
-    values = judge.values(judge.grams(kernel), ridge)
-    return None if values is None else LeftOut(judge.rows, values.cpu())
+    values, variances = found
+    own = max(ridge, LEAST) / judge.w / variances
+    full = judge.Y - (judge.Y - values) * own[:, None]
+    return Leverage(judge.rows, full.cpu(), (1 - own).cpu())
 
 
-def _in_folds(kernel: Kernel, ridge: float, source: Source, Z: Tensor) -> LeftOut | None:
-    """Least squares in the span of some centers, (ΦᵀwΦ + λ) β = Φᵀw y, once without each fold."""
-    batch = source.some(SOME)
-    X, Y, w = (part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w))
+def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) -> Leverage | None:
+    """Least squares in the span of some centers, (ΦᵀwΦ + λ) β = Φᵀw y, of as many rows as have the
+    share of centers that all have.
+    """
+    count = min(source.n, SOME, max(2 * len(Z), round(len(Z) * source.n / p)))
     generator = torch.Generator().manual_seed(0)
-    fold = (torch.randperm(len(X), generator=generator) % FOLDS).to(X.device)
-    some = torch.linspace(0, len(Z) - 1, min(len(Z), SOME_CENTERS, len(X))).round().long()
-    Z = Z[some.to(Z.device)].to(X)
+    rows = torch.randperm(source.n, generator=generator)[:count]
+    X, Y, w = _taken(source, rows)
+    most = max(1, round(count * p / source.n))
+    Z = Z[torch.linspace(0, len(Z) - 1, min(len(Z), most)).round().long().to(Z.device)].to(X)
     try:
         L = factor(kernel(Z)).L
     except NotPositiveDefinite:
         return None
     Phi = torch.linalg.solve_triangular(L, kernel(Z, X), upper=False).T
-    weighted = w[:, None] * Phi
-    parts = [fold == i for i in range(FOLDS)]
-    normal = [weighted[part].T @ Phi[part] for part in parts]
-    right = [weighted[part].T @ Y[part] for part in parts]
+    normal, right = Phi.T @ (w[:, None] * Phi), Phi.T @ (w[:, None] * Y)
 
-    def values(shift: float) -> Tensor | None:
-        found = torch.zeros_like(Y)
-        for i, part in enumerate(parts):
-            A = sum(normal) - normal[i]
-            A.diagonal().add_(shift)
-            R, info = torch.linalg.cholesky_ex(A)
-            if info.item():
-                return None
-            found[part] = Phi[part] @ torch.cholesky_solve(sum(right) - right[i], R)
-        return found
+    def solved(shift: float) -> Leverage | None:
+        R, info = torch.linalg.cholesky_ex(normal + shift * torch.eye(len(Z)).to(normal))
+        if info.item():
+            return None
+        half = torch.linalg.solve_triangular(R, Phi.T, upper=False)
+        values = Phi @ torch.cholesky_solve(right, R)
+        return Leverage(rows, values.cpu(), (w * (half * half).sum(0)).cpu())
 
     # A sum over fewer rows goes with as much less of a ridge. Without one, few steps regularise:
     # about as well as the best ridge would.
-    shifts = [ridge * len(X) / source.n] if ridge else list(STEPS_ARE_LIKE)
-    tried = [found for shift in shifts if (found := values(max(shift, LEAST))) is not None]
-    if not tried:
-        return None
-    best = min(tried, key=lambda found: (w[:, None] * (found - Y) ** 2).sum().item())
-    return LeftOut(batch.rows.cpu(), best.cpu())
+    shifts = [ridge * count / source.n] if ridge else list(STEPS_ARE_LIKE)
+    tried = [found for shift in shifts if (found := solved(max(shift, LEAST))) is not None]
+
+    def off(found: Leverage) -> float:
+        left = (Y.cpu() - found.values) / (1 - found.lever.clamp(0, HIGHEST))[:, None]
+        return (w.cpu()[:, None] * left**2).sum().item()
+
+    return min(tried, key=off) if tried else None

@@ -135,19 +135,9 @@ def _nearest(
     count = NEAREST[source.device.type == "cuda"]
     judge = Nearby.within(kernel, source, budget // 3, count, seed=1)
     grams = judge.grams(kernel)
-    diagonal = kernel.diagonal(kernel.points(kernel.embedding(judge.X[0], torch.float64)(judge.X)))
 
     def moments(ridge: float) -> Moments | None:
-        values, explained = [], []
-        for K, k, Y, w in grams:
-            L, info = torch.linalg.cholesky_ex(K + torch.diag_embed(ridge / w + 1e-10 * k.shape[1]))
-            if bool(info.any()):
-                return None
-            half = torch.linalg.solve_triangular(L, torch.cat([Y, k[..., None]], 2), upper=False)
-            own = half[..., -1:]
-            values.append((own * half[..., :-1]).sum(1))
-            explained.append((own * own).sum((1, 2)))
-        left = (diagonal - torch.cat(explained)).clamp(min=0)
-        return Moments((judge.Y - torch.cat(values)) ** 2, left + ridge / judge.w)
+        found = judge.moments(kernel, grams, ridge)
+        return None if found is None else Moments((judge.Y - found[0]) ** 2, found[1])
 
     return moments, len(judge.X)

@@ -77,7 +77,7 @@ class Nearby(Judge):
     ):
         """`sample` says what the score is; as many rows are judged as fit into the budget, `most`
         of them, by `size` rows around each; `copies`: also by rows of the same X, which tell the
-        noise, and nothing of other rows.
+        noise, where their targets differ: others are the same row twice.
         """
         rows = torch.randperm(source.n, generator=generator)
         usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
@@ -118,15 +118,16 @@ class Nearby(Judge):
         there = torch.cat([embed(self._source.take(part).X.to(device)) for part in parts])
         others, size = kernel.points(there), min(self._size, len(there))
         found = []
-        for X in self.X.split(AT_ONCE):
+        for X, Y_own in zip(self.X.split(AT_ONCE), self.Y.split(AT_ONCE), strict=True):
             # Those that a sum of kernels is largest at are not those nearest in all its features.
             near = kernel.evaluate(kernel.points(embed(X)), others).topk(size).indices
             batch = self._source.take(self._among[near.reshape(-1).cpu()])
             Y, w = (part.to(self.X).view(*near.shape, -1) for part in (batch.Y, batch.w))
             around = batch.X.to(device)
             # Leaving a row out would leave its copy in, which says nothing of other rows.
-            same = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
-            copies = same & (not self._copies)
+            copies = (around.view(*near.shape, -1) == X.to(around)[:, None]).all(2)
+            if self._copies:
+                copies &= (Y_own[:, None] == Y).all(2)
             x = fine(around).view(*near.shape, -1)
             K, k = _evaluate(kernel, x, x), _evaluate(kernel, fine(X)[:, None], x)[:, 0]
             w = torch.where(copies, NOTHING, w[..., 0])
@@ -142,6 +143,23 @@ class Nearby(Judge):
                 return None
             out.append((k[:, None] @ torch.cholesky_solve(Y, L))[:, 0])
         return torch.cat(out)
+
+    def moments(self, kernel: Kernel, grams: Grams, ridge: float) -> tuple[Tensor, Tensor] | None:
+        """(rows, c) of each row by those around it, and (rows,) by how much its target may differ,
+        over the signal's variance; None where a factor fails.
+        """
+        values, explained = [], []
+        for K, k, Y, w in grams:
+            L, info = torch.linalg.cholesky_ex(K + torch.diag_embed(ridge / w + 1e-10 * k.shape[1]))
+            if bool(info.any()):
+                return None
+            half = torch.linalg.solve_triangular(L, torch.cat([Y, k[..., None]], 2), upper=False)
+            own = half[..., -1:]
+            values.append((own * half[..., :-1]).sum(1))
+            explained.append((own * own).sum((1, 2)))
+        embed = kernel.embedding(self.X.mean(0), torch.float64)
+        left = kernel.diagonal(kernel.points(embed(self.X))) - torch.cat(explained)
+        return torch.cat(values), left.clamp(min=0) + ridge / self.w
 
     def verdict(
         self, grams: Grams, ridge: float | None, start: float, hopeless: float = math.inf
