@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
@@ -23,8 +23,9 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from ..callbacks.listeners import Callback
-from ..conformal import Intervals, Left, check_coverage, fit_conformal
+from ..conformal import Intervals, Left, fit_conformal
 from ..data import Columns, Encoder
+from ..error_bars import ErrorBars, error_bars, no_error_bars
 from ..errors import InputError
 from ..kernels import Kernel
 from ..learning import Fitted, Held, Rows, learn
@@ -426,8 +427,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         """
         if not return_std:
             return self._shaped(X, self._values(X))
-        both = self._through(X, self._with_deviation)
-        return self._shaped(X, both[..., 0]), self._shaped(X, both[..., 1])
+        bars = self._error_bars()
+        both = self._through(X, bars.beside)
+        deviation = both[..., 1] * torch.from_numpy(bars.deviation).to(both)
+        return self._shaped(X, both[..., 0]), self._shaped(X, deviation)
 
     @in_own_modes()
     def predict_interval(
@@ -447,10 +450,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         coverage : float
             The share of targets that lie inside.
         """
-        self._require_error_bars()
-        low, high = self._limits(coverage)
-        way = self._with_deviation if self.intervals_ is None else self._with_spread
-        both = self._through(X, way)
+        bars = self._error_bars()
+        low, high = bars.limits(coverage)
+        both = self._through(X, bars.beside)
         middle, size = both[..., 0], both[..., 1]
         edges = (middle + size * torch.from_numpy(edge).to(size) for edge in (low, high))
         lower, upper = (self._shaped(X, edge) for edge in edges)
@@ -484,16 +486,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             As in scikit-learn: for noise and residuals.
         """
         count = whole("n", n, 1) or 1
-        self._require_error_bars()
-        generator, process = check_random_state(random_state), self.model_.process
+        bars, generator = self._error_bars(), check_random_state(random_state)
+        process = self.model_.process
         if isinstance(process, SampledProcess):
-            most = process.draws.shape[1]
-            if count > most:
-                raise InputError(
-                    f"n={n} was given, and the model has {most} functions; ask for fewer, or fit"
-                    f" with uncertainty.Posterior(samples={n})."
-                )
-            found = self._through(X, self.model_.draw)[..., :count].cpu().double().numpy()
+            found = self._functions(X, count, process.draws.shape[1])
             if noise:
                 size = process.noise.cpu().double().sqrt().numpy()[:, None]
                 found = found + size * generator.standard_normal(found.shape)
@@ -502,22 +498,32 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
                 "noise=False was given, and this model has no functions to draw; fit with"
                 " uncertainty='posterior'."
             )
-        elif self.intervals_ is None:
-            both = self._through(X, self._with_deviation).cpu().double().numpy()
-            drawn = generator.standard_normal((*both.shape[:2], count))
-            found = both[:, :, :1] + both[:, :, 1:] * drawn
         else:
-            both = self._through(X, self._with_spread).cpu().double().numpy()
-            scores, w = self.intervals_.scores, self.intervals_.w
-            drawn = generator.choice(len(w), size=(len(both), count), p=w / w.sum())
-            found = both[:, :, :1] + both[:, :, 1:] * scores[drawn].transpose(0, 2, 1)
-        return found[:, 0] if self.y_ndim_ == 1 else found
+            both = self._through(X, bars.beside).cpu().double().numpy()
+            found = both[:, :, :1] + both[:, :, 1:] * bars.draw(len(both), count, generator)
+        return self._flat(found)
+
+    def _functions(self, X: DataLike, count: int, most: int) -> np.ndarray:
+        """(rows, outputs, count) functions of the posterior, of `most` that there are."""
+        if count > most:
+            raise InputError(
+                f"n={count} was given, and the model has {most} functions; ask for fewer, or fit"
+                f" with uncertainty.Posterior(samples={count})."
+            )
+        return self._through(X, self.model_.draw)[..., :count].cpu().double().numpy()
 
     @property
     def has_error_bars(self) -> bool:
         """Whether the model tells how sure it is."""
         check_is_fitted(self, "model_")
-        return self.model_.process is not None or self.intervals_ is not None
+        return error_bars(self.model_, self.intervals_) is not None
+
+    def _error_bars(self) -> ErrorBars:
+        check_is_fitted(self, "model_")
+        found = error_bars(self.model_, self.intervals_)
+        if found is None:
+            raise no_error_bars()
+        return found
 
     def predict_with_error_bars(
         self, X: DataLike, coverages: Sequence[float]
@@ -532,54 +538,19 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         coverages : list of float
             Shares of targets that lie inside.
         """
-        self._require_error_bars()
-        conformal = self.intervals_
-        both = self._through(X, self._with_deviation if conformal is None else self._with_spread)
+        bars = self._error_bars()
+        both = self._through(X, bars.beside)
         found, size = (both[..., i].cpu().numpy() for i in (0, 1))
         limits = {}
         for coverage in coverages:
-            try:
-                low, high = self._limits(coverage)
-            except InputError:
-                continue
-            limits[coverage] = self._flat(found + size * low), self._flat(found + size * high)
-        deviation = size if conformal is None else size * conformal.deviation
-        return self._flat(found), self._flat(deviation), limits
-
-    def _limits(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
-        """(c,) between how many deviations, or spreads, targets lie."""
-        if self.intervals_ is not None:
-            return self.intervals_.limits(coverage)
-        wide = np.array([norm.ppf(0.5 + check_coverage(coverage) / 2)])
-        return -wide, wide
+            with suppress(InputError):
+                low, high = bars.limits(coverage)
+                limits[coverage] = self._flat(found + size * low), self._flat(found + size * high)
+        return self._flat(found), self._flat(size * bars.deviation), limits
 
     def _flat(self, found: np.ndarray) -> np.ndarray:
+        """As the targets were given."""
         return found[:, 0] if self.y_ndim_ == 1 else found
-
-    def _require_error_bars(self) -> None:
-        if not self.has_error_bars:
-            raise InputError(
-                "this model has no error bars: it was made before there were any, or of too few"
-                " rows that it did not learn from; fit it again with validation_fraction=0.1, or"
-                " with uncertainty='posterior'."
-            )
-
-    def _with_spread(self, features: Tensor) -> Tensor:
-        """(r, c, 2) values, and the spread of residuals."""
-        values = self.model_(features)
-        assert self.intervals_ is not None
-        spread = self.intervals_.spread(self.model_, features, values)
-        return torch.stack([values, spread.to(values)], 2)
-
-    def _with_deviation(self, features: Tensor) -> Tensor:
-        """(r, c, 2) values, and standard deviations."""
-        self._require_error_bars()
-        if self.intervals_ is not None:
-            found = self._with_spread(features)
-            found[..., 1] *= torch.from_numpy(self.intervals_.deviation).to(found)
-            return found
-        values = self.model_(features)
-        return torch.stack([values, self.model_.std(features).to(values)], 2)
 
     def _shaped(self, X: DataLike, found: Tensor) -> np.ndarray | Tensor:
         """As the targets were given, and as X is: a tensor or an array."""
