@@ -225,6 +225,15 @@ def test_what_may_mean_two_things_is_said():
         ("-+5", Writing("number"), None),
         ("300.50-", Writing("number"), -300.5),
         ("2-", Writing("number"), None),  # a grade
+        ("49.-", Writing("number"), 49),  # a price
+        ("49,-", Writing("number", ","), 49),
+        ("1'299.—", Writing("number", ".", "'"), 1299),
+        ("-49.--", Writing("number"), -49),
+        ("49.50--", Writing("number"), None),
+        ("1.e5-", Writing("number"), None),
+        ("24D-42", Writing("number"), None),  # a code
+        ("24.D-42", Writing("number"), None),
+        (".5D-03", Writing("number"), 0.0005),
         ("1.5D+03", Writing("number"), 1500),
         ("12D4", Writing("number"), None),
         ("１２．５％", Writing("number"), 12.5),

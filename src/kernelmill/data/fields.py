@@ -72,11 +72,13 @@ def pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     if thousands == ",":  # lakhs: 12,34,567
         whole = rf"(?:[1-9]\d?(?:,\d\d)+,\d{{3}}|{whole})"
     point = re.escape(decimal)
-    power = r"(?:[eE][+-]?\d+|[dD][+-]\d{2,3})"  # the latter is Fortran's
-    body = rf"(?P<body>(?:{whole}(?:{point}\d*)?|{point}\d+){power}?)"
+    plain = rf"(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+    # Fortran's powers, which follow decimals: 24D-42 is a code.
+    body = rf"(?P<body>{plain}|{whole}?{point}\d+[dD][+-]\d{{2,3}})"
     money = rf"(?:{CURRENCY})?"
     return re.compile(
-        rf"(?P<open>\()?\s*(?P<sign>[-−+])?\s*{money}\s*(?P<after>[-−+])?\s*{body}(?P<behind>[-−])?"
+        rf"(?P<open>\()?\s*(?P<sign>[-−+])?\s*{money}\s*(?P<after>[-−+])?\s*{body}"
+        rf"(?P<behind>--?|[−–—])?"
         rf"\s*(?:(?P<percent>%)|‰|{CURRENCY})?\s*(?(open)\))",
         re.IGNORECASE,
     )
@@ -90,8 +92,14 @@ def number_of(text: str, pattern: re.Pattern[str], decimal: str, percent: int = 
         return None
     signs = [found[part] for part in ("sign", "after", "behind") if found[part]]
     body = found["body"]
+    if found["behind"] and body.endswith(decimal):  # a price without decimals: 49.-
+        signs.remove(found["behind"])
     # A minus behind is that of ledgers, which write decimals: 2- is a grade.
-    if len(signs) > 1 or (found["behind"] and decimal not in body):
+    elif found["behind"] and not (
+        found["behind"] in "-−–" and re.search(rf"{re.escape(decimal)}\d", body)
+    ):
+        return None
+    if len(signs) > 1:
         return None
     if decimal == ",":
         body = re.sub(r"[. ']", "", body).replace(",", ".")
