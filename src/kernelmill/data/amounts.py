@@ -37,6 +37,7 @@ _ABOUT = re.compile(r"(?:~|≈|<=?|>=?|≤|≥)\s*")
 _BARE = (("", ""), ("-", ""))
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
 _TIMES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "lakh": 1e5, "crore": 1e7}
+_LETTER = re.compile(r"\s*[KMBb]\s*")  # a factor, or a part of a name
 _OTHER_MARKS = str.maketrans(",.", ".,")
 # Units of one kind: they are one number together.
 _SAME = {
@@ -154,15 +155,19 @@ def count_forms(counts: Mapping[str | None, float] | Mapping[str, float]) -> dic
     return dict(found)
 
 
-def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | None:
+def find_forms(
+    counts: Mapping[Words, float], told: bool = False, texts: Iterable[str | None] = ()
+) -> Forms | None:
     """The forms that nearly all rows of a column are written in, or None where there are none.
 
     told: the user says that its numbers are meant; else they have to look like quantities.
+    texts: of the column, unless they are too many to be names.
     """
     fits = [words for words in counts if is_form(words) and (told or is_quantity(words))]
     # Beside "5k" and "<5" a 5 is a number like these; beside "12A" it may be that of a house.
     enough = sum(counts[words] for words in fits) > (1 - NEARLY_ALL) * sum(counts.values())
-    if enough and not told and all(_meanings(words)[0][0] == "number" for words in fits):
+    alike = enough and not told and all(_meanings(words)[0][0] == "number" for words in fits)
+    if alike and have_bare_beside(texts):
         fits += [words for words in _BARE if words in counts and words not in fits]
     used = sorted(fits, key=lambda words: (-counts[words], words))[:MOST_FORMS]
     rows, total = sum(counts[words] for words in used), sum(counts.values())
@@ -184,6 +189,21 @@ def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | Non
         labels,
     )
     return found.with_bare_numbers() if len(labels) == 1 else found
+
+
+def have_bare_beside(texts: Iterable[str | None]) -> bool:
+    """Whether bare numbers among texts are of one kind with those that have a factor: beside "5k",
+    "1.5M" or "$5M" they are; beside "5B" they are lines of buses, unless they are as large."""
+    scaled, plain = [math.inf], [-math.inf]
+    for text in filter(None, texts):
+        words, numbers = take_apart(text)
+        if words in _BARE:
+            plain.append(numbers[0])
+        elif len(words) == 2 and (factor := _unit(words[1])[1]) >= 1e3:
+            if not _LETTER.fullmatch(words[1]) or words[0] or "." in text:
+                return True
+            scaled.append(factor * numbers[0])
+    return scaled == [math.inf] or max(plain) >= min(scaled)
 
 
 def with_points(text: str) -> str:
