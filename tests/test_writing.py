@@ -194,6 +194,8 @@ def counts(*texts):
         (["0", "12 %"], Writing("number")),
         (["2020-01", "2021-12"], Writing("date", order="ymd")),
         (["2020-01", "2021-13"], None),
+        ([f"{year}-{year % 100 + 1:02d}" for year in range(2000, 2012)], None),  # seasons
+        (["2000-01", "2001-02", "2001-03"], Writing("date", order="ymd")),
     ],
 )
 def test_how_texts_are_written(texts, want):

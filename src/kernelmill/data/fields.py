@@ -123,6 +123,12 @@ def second_of(text: str, order: str) -> float | None:
     return None
 
 
+def is_season(text: str) -> bool:
+    """Whether a text that may be a month is two years, one after the other: 2011-12."""
+    found = _MONTH.fullmatch(bare(text))
+    return found is not None and int(found["month"]) == (int(found["year"]) + 1) % 100
+
+
 def _moment(part: dict[str, str | None]) -> float | None:
     year, month = int(part["year"] or 0), part["month"] or ""
     if len(part["year"] or "") == 2:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InputError, warn
 from .amounts import currency_of, has_quantity
-from .fields import ORDERS, bare, number_of, pattern, second_of
+from .fields import ORDERS, bare, is_season, number_of, pattern, second_of
 from .kinds import WORDS, canonical, is_missing
 from .tables import Field, Table, spread
 
@@ -408,6 +408,8 @@ def find(
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
     doubtful = not commas and any(_differ(best, way, some) for way in same)
+    if best.kind == "date" and kind is None and all(map(is_season, there.keys() - set(others))):
+        return None
     if best.kind == "date":
         return Found(best, others, lost, doubtful)
     plain = {text: rows for text, rows in some.items() if _BARE.fullmatch(bare(text))}
