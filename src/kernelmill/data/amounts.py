@@ -23,7 +23,7 @@ Words = tuple[str, ...]  # before the first number, between two of them, behind 
 NEARLY_ALL = 0.95  # of the rows with a value, that have to be written in one of the forms
 MOST_FORMS = 16  # of a column
 MOST_NUMBERS = 6  # in a text
-MANY_OTHERS = 50  # texts written otherwise, warned about where they are most of a column
+MANY_OTHERS = 50  # texts written otherwise, up to which a part of the training rows may be so
 GROUPS = 5  # of three digits after a comma, at most
 # Both Python and RE2 read it: bounded, so that no number is infinite.
 NUMBER = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,{GROUPS}}}|[0-9]{{1,15}})(?:\.[0-9]{{1,15}})?"
@@ -278,23 +278,28 @@ class Amounts:
     def summary(self) -> str:
         return f"numbers inside texts: {', '.join(self.forms.labels)}"
 
-    def encode(self, texts: np.ndarray, fold: np.ndarray | None) -> np.ndarray:
+    def encode(self, texts: np.ndarray, training: bool = False) -> np.ndarray:
         """(rows, width)."""
         values = self.forms.read(texts)
         k = values.shape[1]
         lost = np.isnan(values).all(1)
-        self._warn_of_others(texts, lost)
+        self._warn_of_others(texts, lost, MANY_OTHERS if training else 0)
         out = np.zeros((len(texts), self.width))
         out[:, :k] = np.where(lost[:, None], 0, (values - self.shift) / self.scale)
         out[:, k:] = lost[:, None]
         return out
 
-    def _warn_of_others(self, texts: np.ndarray, lost: np.ndarray) -> None:
+    def others(self, texts: np.ndarray) -> np.ndarray:
+        """(rows,) where there is a text, and it is written otherwise."""
+        return np.isnan(self.forms.read(texts)).all(1) & (texts != None)  # noqa: E711
+
+    def _warn_of_others(self, texts: np.ndarray, lost: np.ndarray, beyond: int) -> None:
         others = lost & (texts != None)  # noqa: E711 (of every element)
-        if others.sum() > max(MANY_OTHERS, len(texts) / 2):
+        if others.sum() > beyond and 2 * others.sum() >= len(texts):
             warn(
-                f"most values of {self.name!r}, such as {texts[others][0]!r}, are not written as"
-                f" in the training data ({example(self.forms.words[0])!r}), and count as missing."
+                f"half of the values of {self.name!r} or more, such as {texts[others][0]!r}, are"
+                f" not written as in the training data ({example(self.forms.words[0])!r}), and"
+                " count as missing."
             )
 
     def validate(self) -> None:

@@ -135,7 +135,7 @@ class Encoder:
             rows = np.arange(start, stop)
             fold = fold_of(checksums(block, self.inputs) if self.by_content else rows)
             fold = fold if held_out is None else np.where(held_out, -1, fold)
-        self._encode_categories(block, fold, out)
+        self._encode_categories(block, fold, out, training)
         return out
 
     def _encode_numbers(self, table: Table, block: dict[str, np.ndarray], out: np.ndarray) -> None:
@@ -157,18 +157,25 @@ class Encoder:
         out[:, k : k + flags] = 0 if lost is None else lost[:, self.flagged]
 
     def _encode_categories(
-        self, block: dict[str, np.ndarray], fold: np.ndarray | None, out: np.ndarray
+        self,
+        block: dict[str, np.ndarray],
+        fold: np.ndarray | None,
+        out: np.ndarray,
+        training: bool,
     ) -> None:
         """The last columns of `out`."""
         k = len(self.shift) + len(self.flagged)
         for category in self.categories:
-            texts = block[category.name]
-            if isinstance(category, Category) and not self.kinds:
+            texts, columns = block[category.name], slice(k, k + category.width)
+            k += category.width
+            if isinstance(category, Amounts):
+                out[:, columns] = category.encode(texts, training)
+                continue
+            if not self.kinds:
                 texts = texts_before(texts, category)
             elif category.how == "hash":
                 texts = meanings(texts)
-            out[:, k : k + category.width] = category.encode(texts, fold)
-            k += category.width
+            out[:, columns] = category.encode(texts, fold)
 
     def _dates_before(self, table: Table, block: dict[str, np.ndarray]) -> None:
         """Models from before kinds were stored took a date for a number in the file's own unit. The

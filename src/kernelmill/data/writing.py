@@ -253,7 +253,7 @@ def _known_way(table: Table, name: str, reading: Reading) -> Writing:
     if read >= NEARLY_ALL * total:
         return way
     found = find(there, replace(reading, decimal="", thousands=""), way.kind)
-    if found is None and 2 * read >= total:
+    if found is None and 2 * read > total:
         return way
     others = {text: rows for text, rows in there.items() if way.parse(text) is None}
     example = max(others, key=lambda text: (others[text], text))
