@@ -14,6 +14,7 @@ from kernelmill.cli import app
 from kernelmill.data import opened
 from kernelmill.data.kinds import MISSING
 from kernelmill.data.writing import MARKS, Reading, Writing, as_written, find
+from kernelmill.estimators.evaluation import evaluate
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -563,6 +564,37 @@ def test_targets_of_texts_are_read_with_the_marks_that_were_set():
     np.testing.assert_allclose(model.predict(X), want, rtol=1e-10)
     both = KernelRegressor(**QUICK).fit(X, list(zip(y, DOLLARS, strict=True)))
     assert both.predict(X).shape == (N, 2)
+
+
+@pytest.mark.parametrize("columns", [None, Columns(decimal=",")])
+@pytest.mark.parametrize("by", ["array", "name", "matrix"])
+def test_targets_of_texts_are_scored_as_they_were_fitted(columns, by, tmp_path):
+    """Also where the texts to score could be something else, and by a model that was stored."""
+    X = CLEAN[["share"]].assign(x=np.log(MONEY))
+    X, columns = (X.to_numpy(), None) if by == "matrix" else (X, columns)
+    y = np.round(np.log(MONEY), 3)
+    # Commas before three digits are those of thousands, but for "0,5".
+    texts = np.array([f"{v:.3f}".replace(".", ",") for v in y])
+    y[0], texts[0] = 0.5, "0,5"
+    model, want = (KernelRegressor(**QUICK, columns=each) for each in (columns, None))
+    want.fit(X, y)
+    if by == "name":
+        model.fit(X.assign(y=texts), "y")
+    else:
+        model.fit(X, texts)
+    some = X[1:]
+    model.save(tmp_path / "m")
+    for each in (model, load(tmp_path / "m")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert each.score(some, texts[1:]) == pytest.approx(want.score(some, y[1:]))
+            assert each.score(X, y) == pytest.approx(want.score(X, y))
+            if by != "matrix":
+                found = each.score(some.assign(y=texts[1:]), "y")
+                assert found == pytest.approx(want.score(some, y[1:]))
+            found = evaluate(each, some, texts[1:])
+        assert found.metrics["r2"] == pytest.approx(want.score(some, y[1:]))
+    assert model.partial_fit(some, texts[1:]).score(X, y) > 0.5
 
 
 @pytest.mark.parametrize(
