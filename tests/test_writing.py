@@ -278,7 +278,18 @@ def test_percents_and_shares_of_a_column_are_one_scale():
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
     plain = KernelRegressor(**QUICK).fit(CLEAN.assign(share=SHARE / 100), "price")
     with pytest.warns(UserWarning, match="'share' is written with percent signs, and was without"):
-        plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+        found = plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
+    # Whatever the other new rows hold.
+    whole = KernelRegressor(**QUICK).fit(CLEAN, "price")
+    low = CLEAN.assign(share=np.where(np.arange(N) % 2, 0.5, 12.0))
+    written = low.assign(share=["0.5" if i % 2 else "12 %" for i in range(N)])
+    with pytest.warns(UserWarning, match="12 % is read as 12"):
+        np.testing.assert_allclose(whole.predict(written), whole.predict(low), rtol=1e-6)
+    with pytest.warns(UserWarning, match="12 % is read as 12"):
+        assert np.isfinite(whole.score(written, "price"))
+    with pytest.warns(UserWarning, match=r"12 % is read as 0\.12"):
+        assert plain.score(CLEAN.assign(share=[f"{v} %" for v in SHARE]), "price") > 0.5
 
 
 @pytest.mark.parametrize("write", ["{}{:.2f}", "{}{:.0f},50"])

@@ -99,12 +99,24 @@ class Encoder:
         known = {source: i for i, source in enumerate(dict.fromkeys(self.sources))}
         return [known[source] for source in self.sources]
 
+    @property
+    def percents(self) -> dict[str, int]:
+        """What a percent sign divides by in columns of numbers: 100 where they are shares, of which
+        the training rows had none beyond 1. Zeros say nothing."""
+        largest = {
+            column.name: max(map(abs, column.range))
+            for column in self.account
+            if column.range is not None
+        }
+        return {name: 100 if value <= 1 else 1 for name, value in largest.items() if value}
+
     def over(self, table: Table) -> Table:
         """A table with fields of the kinds that were learned, whatever it holds itself."""
         if self.kinds:
             wanted = dict(zip(self.order, self.kinds, strict=True))
             left = [name for name in table.fields if name not in wanted]
-            return as_written(table, self.reading, wanted, left=left).of_kinds(wanted)
+            written = as_written(table, self.reading, wanted, left=left, percents=self.percents)
+            return written.of_kinds(wanted)
         texts = {category.name: "text" for category in self.categories}
         dated = {name for name in self.numbers if table.field(name).kind == "date"}
         numbers = {name: "number" for name in self.numbers if name not in dated}

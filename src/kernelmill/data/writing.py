@@ -204,11 +204,13 @@ def as_written(
     kinds: Mapping[str, str] | None = None,
     whole: Collection[str] = (),
     left: Collection[str] = (),
+    percents: Mapping[str, int] | None = None,
 ) -> Table:
     """The table with columns of texts that are nearly all numbers, or dates, read as such.
 
     kinds: of columns, as they are wanted; whole: columns of which every field must be one, as
-    targets; left: those that stay as they are.
+    targets; left: those that stay as they are; percents: what a percent sign divides by in columns
+    that had none in training.
     """
     if isinstance(table, AsWritten):
         return table
@@ -229,6 +231,7 @@ def as_written(
             continue
         share, counts = 1.0 if name in whole else NEARLY_ALL, _texts(table, name)
         found = find(counts, reading, want, share, table.decimal_commas)
+        found = _divided_by(found, (percents or {}).get(name))
         if found is None and want is None and counts:
             _say_why(table.where, name, counts, reading)
         if found is not None and (want or name in whole or not _in_texts(found)):
@@ -243,6 +246,13 @@ def as_written(
     if not known and not reading.missing:
         return table
     return AsWritten(table, replace(reading, known=known))
+
+
+def _divided_by(found: Found | None, percent: int | None) -> Found | None:
+    """The same, with percent signs that divide by another number, where one is known."""
+    if found is None or percent is None or not found.percents:
+        return found
+    return replace(found, writing=replace(found.writing, percent=percent))
 
 
 def _known_way(table: Table, name: str, reading: Reading) -> Writing:

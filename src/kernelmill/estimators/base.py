@@ -520,7 +520,8 @@ class KernelEstimator(BaseEstimator):
         reading = Reading() if encoder is None else encoder.reading
         # Where no column was written with them, the encoder does not know the marks that were set.
         marks = reading if self.columns is None else self.columns.reading
-        return How(self.kinds(), reading, is_regressor(self), marks, self._ways)
+        percents = None if encoder is None else encoder.percents
+        return How(self.kinds(), reading, is_regressor(self), marks, self._ways, percents)
 
     @property
     def _ways(self) -> Ways:

@@ -50,7 +50,7 @@ class Given:
 class How:
     """How a table is read: kinds of columns, as wanted; how fields are written; and whether targets
     are numbers, or else labels as they are written. Of a fitted model: marks of targets in an
-    array, and how those of the training were written.
+    array, how those of the training were written, and what percent signs divide by.
     """
 
     kinds: Mapping[str, str]
@@ -58,6 +58,7 @@ class How:
     numbers: bool
     marks: Reading | None = None
     ways: Ways = ()
+    percents: Mapping[str, int] | None = None
 
 
 def is_frame(X: DataLike) -> bool:
@@ -90,7 +91,7 @@ def given(
     left = [] if how.numbers else targets
     columns = ["y"] if y is None else _names(y)
     reading = with_ways(how.reading, columns, how.ways) if how.numbers else how.reading
-    table = as_written(table, reading, how.kinds, whole, left).of_kinds(how.kinds)
+    table = as_written(table, reading, how.kinds, whole, left, how.percents).of_kinds(how.kinds)
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
