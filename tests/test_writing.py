@@ -234,6 +234,12 @@ def test_what_may_mean_two_things_is_said():
         ("-49.--", Writing("number"), -49),
         ("49.50--", Writing("number"), None),
         ("1.e5-", Writing("number"), None),
+        ("–5", Writing("number"), -5),
+        ("￥1,200", Writing("number", ".", ","), 1200),
+        ("￡12.5", Writing("number"), 12.5),
+        ("2020-01-31 15:00 AM", Writing("date", order="ymd"), None),
+        ("2020-01-31 12:00 AM", Writing("date", order="ymd"), 1580428800),
+        ("2020-01-31 3:00 PM", Writing("date", order="ymd"), 1580482800),
         ("24D-42", Writing("number"), None),  # a code
         ("24.D-42", Writing("number"), None),
         (".5D-03", Writing("number"), 0.0005),
@@ -355,6 +361,7 @@ def test_marks_that_do_not_fit_are_said(ending, tmp_path):
 def test_different_ways_in_one_column_are_said():
     _, said = read_of(["31/12/2020", "12/31/2020", "01/02/2020"])
     assert "the dates in 'x' are written in different ways, such as '01/02/2020' and '12/" in said
+    assert "so they are not read as dates; write them in one way." in said
     for settings in ({}, {"decimal": ","}):
         _, said = read_of(["1.5", "2,5", "3.75"], **settings)
         assert "the numbers in 'x' are written in different ways" in said

@@ -29,10 +29,13 @@ GROUPS = 5  # of three digits after a comma, at most
 NUMBER = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,{GROUPS}}}|[0-9]{{1,15}})(?:\.[0-9]{{1,15}})?"
 _NUMBER = re.compile(f"({NUMBER})")
 _UNIT = re.compile(r"\s*([^\W\d_]+|[%°\"'′″])")
-CURRENCY = r"[$€£¥₹]|rs\.?|inr|usd|eur|gbp|chf|us\$"
+CURRENCY = r"[$€£¥₹\uffe1\uffe5]|rs\.?|inr|usd|eur|gbp|chf|us\$"
 _CURRENCY = re.compile(rf"(?:{CURRENCY})\s*", re.IGNORECASE)
-_SIGNS = {"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"}
-_BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−])?\s*", re.IGNORECASE)
+_SIGNS = {
+    **{"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"},
+    **{"\uffe1": "£", "\uffe5": "¥"},  # twice as wide
+}
+_BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−–])?\s*", re.IGNORECASE)
 _ABOUT = re.compile(r"(?:~|≈|<=?|>=?|≤|≥)\s*")
 _BARE = (("", ""), ("-", ""))
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
@@ -217,7 +220,7 @@ def _meanings(words: Words) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     for i, behind in enumerate(words[1:]):
         unit, factor = _unit(behind)
-        if words[0].strip() in ("-", "−") and i == 0:
+        if words[0].strip() in ("-", "−", "–") and i == 0:
             factor = -factor
         found.append((unit, factor))
     bare = Counter(unit for unit, _ in found)

@@ -77,7 +77,7 @@ def pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     body = rf"(?P<body>{plain}|{whole}?{point}\d+[dD][+-]\d{{2,3}})"
     money = rf"(?:{CURRENCY})?"
     return re.compile(
-        rf"(?P<open>\()?\s*(?P<sign>[-−+])?\s*{money}\s*(?P<after>[-−+])?\s*{body}"
+        rf"(?P<open>\()?\s*(?P<sign>[-−–+])?\s*{money}\s*(?P<after>[-−–+])?\s*{body}"
         rf"(?P<behind>--?|[−–—])?"
         rf"\s*(?:(?P<percent>%)|‰|{CURRENCY})?\s*(?(open)\))",
         re.IGNORECASE,
@@ -138,6 +138,8 @@ def _moment(part: dict[str, str | None]) -> float | None:
             return None
         month = str(_MONTHS.index(month[:3].lower()) + 1)
     hour, half = int(part.get("hour") or 0), part.get("half")
+    if half and half in "aA" and hour > 12:
+        return None
     if half:
         hour = hour % 12 + 12 * (half in "pP")
     try:

@@ -39,7 +39,7 @@ MARKS = (
 )
 IN_TEXTS = ("", ",")  # thousands of numbers that amounts.py reads, currencies and units around them
 _NAME = re.compile(r"0\d+")  # 007 is a name
-_BARE = re.compile(r"[-−+(]?[\d., ')eEdD+-]+")
+_BARE = re.compile(r"[-−–+(]?[\d., ')eEdD+-]+")
 _TELEPHONE = re.compile(r"\+\d[\d ()-]{6,}\d")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")  # of a machine
 
@@ -345,8 +345,8 @@ def _say_why(where: str, name: str, counts: Mapping[str, int], reading: Reading)
         if most != either and rows >= NEARLY_ALL * sum(some.values()):
             warn(
                 f"{where}: the {WORDS[kind]} in {name!r} are written in different ways, such as"
-                f" {min(most)!r} and {min(either - most)!r}, so its texts are names; write them in"
-                " one way."
+                f" {min(most)!r} and {min(either - most)!r}, so they are not read as {WORDS[kind]};"
+                " write them in one way."
             )
     found = find(counts, free)
     if found is None or found.writing.kind != "number" or _in_texts(found):
