@@ -226,7 +226,24 @@ def test_numbers_are_read_from_texts(texts, labels, numbers):
     ids=lambda texts: texts[1],
 )  # fmt: skip
 def test_numbers_of_things_are_names(texts):
-    assert find_forms(count_forms(dict.fromkeys(texts, 1))) is None
+    assert find_forms(count_forms(dict.fromkeys(texts, 1)), texts=texts) is None
+
+
+@pytest.mark.parametrize("letter", "KMBb")
+def test_lines_of_buses_are_names(letter):
+    """Also where there are few of them; where numbers are as large, or have decimals, the letter is
+    a factor."""
+    lines = [str(i) for i in range(1, 40)]
+    buses = [*lines, f"5{letter}", f"7{letter}", f"12{letter}"]
+    many = dict.fromkeys(buses, 1)
+    assert find_forms(count_forms(many), texts=buses) is None
+    assert find_order({text: 1 for text in buses[-6:]}) is None
+    for more in ([f"1.5{letter}"], ["12000000000"], ["5k"]):
+        texts = [*buses, *more]
+        forms = find_forms(count_forms(dict.fromkeys(texts, 1)), texts=texts)
+        assert forms is not None and forms.numbers_of("7") == [7]
+    lowered = {text.replace(letter, "k"): 1 for text in buses}
+    assert find_forms(count_forms(lowered), texts=lowered).numbers_of("5k") == [5000]
 
 
 def test_a_text_is_taken_apart_in_one_way():

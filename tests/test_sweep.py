@@ -140,7 +140,9 @@ def test_of_scores_that_chance_does_not_tell_apart_the_largest_ridge_is_best():
     scores[1, 2] = 0.901
     assert _best(scores, "accuracy", 100) == (1, 2)
     assert _best(np.array([[-np.inf, 0.1], [np.nan, -np.inf]]), "r2", 9) == (0, 1)
-    with pytest.raises(InputError, match=r"^no model of the grid .* larger ridges\.$"):
+    with pytest.raises(
+        InputError, match=r"^no model of the grid .* larger ridges, or other bandwidths\.$"
+    ):
         _best(np.full((2, 2), -np.inf), "r2", 9)
 
 
@@ -227,6 +229,11 @@ def test_sizes_keep_the_proportion_and_the_limits():
         (KernelRegressor(solver=solvers.Falkon(loss=losses.Huber())), {}, "has the huber loss"),
         (KernelRegressor(), {"bandwidths": []}, "bandwidths=[] was given"),
         (KernelRegressor(), {"bandwidths": [0.0, 1.0]}, "numbers above 0"),
+        (KernelRegressor(), {"bandwidths": [1e300]}, "bandwidths=[1e+300] was given"),
+        (KernelRegressor(), {"bandwidths": [1e-300]}, "above 0 whose squares are so too"),
+        (KernelRegressor(), {"bandwidths": [10**400]}, "was given, expected finite numbers"),
+        (KernelRegressor(), {"bandwidths": "12"}, "bandwidths='12' was given"),
+        (KernelRegressor(), {"ridges": "12"}, "ridges='12' was given"),
         (KernelRegressor(), {"ridges": [-1.0]}, "numbers of 0 or more"),
         (KernelRegressor(), {"ridges": ["a"]}, "ridges=['a'] was given"),
         (KernelRegressor(ridge=-1.0), {}, None),  # which is not used
@@ -247,6 +254,12 @@ def test_too_few_rows_and_plans_are_refused():
     X, Y, _ = data(60)
     with pytest.raises(InputError, match=r"^2 rows were given, of which none .* yourself\.$"):
         sweep(KernelRegressor(), X[:2], Y[:2])
+    with pytest.raises(InputError, match=r"^1 row was given, of which none .* yourself\.$"):
+        sweep(KernelRegressor(), X[:1], Y[:1])
+    with pytest.raises(InputError, match=r"^1 row was kept out to choose by, whose targets do not"):
+        sweep(KernelRegressor(), X[:4], Y[:4])
+    found = sweep(KernelClassifier(), X[:6], np.arange(6) % 2)
+    assert str(found).startswith("accuracy of 1 row kept out, ")
     plan = KernelRegressor(kernel=kernels.Gaussian(1.0), ridge=1.0).fit(X, Y).plan_
     with pytest.raises(InputError, match="is a plan, which has its own ridge"):
         sweep(KernelRegressor(solver=plan), X, Y)

@@ -14,6 +14,7 @@ from kernelmill.cli import app
 from kernelmill.data import opened
 from kernelmill.data.kinds import MISSING
 from kernelmill.data.writing import MARKS, Reading, Writing, as_written, find
+from kernelmill.estimators.evaluation import evaluate
 from kernelmill.kernels import Laplacian
 
 g = np.random.default_rng(0)
@@ -194,6 +195,8 @@ def counts(*texts):
         (["0", "12 %"], Writing("number")),
         (["2020-01", "2021-12"], Writing("date", order="ymd")),
         (["2020-01", "2021-13"], None),
+        ([f"{year}-{year % 100 + 1:02d}" for year in range(2000, 2012)], None),  # seasons
+        (["2000-01", "2001-02", "2001-03"], Writing("date", order="ymd")),
     ],
 )
 def test_how_texts_are_written(texts, want):
@@ -225,6 +228,21 @@ def test_what_may_mean_two_things_is_said():
         ("-+5", Writing("number"), None),
         ("300.50-", Writing("number"), -300.5),
         ("2-", Writing("number"), None),  # a grade
+        ("49.-", Writing("number"), 49),  # a price
+        ("49,-", Writing("number", ","), 49),
+        ("1'299.—", Writing("number", ".", "'"), 1299),
+        ("-49.--", Writing("number"), -49),
+        ("49.50--", Writing("number"), None),
+        ("1.e5-", Writing("number"), None),
+        ("–5", Writing("number"), -5),
+        ("￥1,200", Writing("number", ".", ","), 1200),
+        ("￡12.5", Writing("number"), 12.5),
+        ("2020-01-31 15:00 AM", Writing("date", order="ymd"), None),
+        ("2020-01-31 12:00 AM", Writing("date", order="ymd"), 1580428800),
+        ("2020-01-31 3:00 PM", Writing("date", order="ymd"), 1580482800),
+        ("24D-42", Writing("number"), None),  # a code
+        ("24.D-42", Writing("number"), None),
+        (".5D-03", Writing("number"), 0.0005),
         ("1.5D+03", Writing("number"), 1500),
         ("12D4", Writing("number"), None),
         ("１２．５％", Writing("number"), 12.5),
@@ -266,7 +284,18 @@ def test_percents_and_shares_of_a_column_are_one_scale():
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
     plain = KernelRegressor(**QUICK).fit(CLEAN.assign(share=SHARE / 100), "price")
     with pytest.warns(UserWarning, match="'share' is written with percent signs, and was without"):
-        plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+        found = plain.predict(CLEAN.assign(share=[f"{v} %" for v in SHARE]))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-3 * want.std())
+    # Whatever the other new rows hold.
+    whole = KernelRegressor(**QUICK).fit(CLEAN, "price")
+    low = CLEAN.assign(share=np.where(np.arange(N) % 2, 0.5, 12.0))
+    written = low.assign(share=["0.5" if i % 2 else "12 %" for i in range(N)])
+    with pytest.warns(UserWarning, match="12 % is read as 12"):
+        np.testing.assert_allclose(whole.predict(written), whole.predict(low), rtol=1e-6)
+    with pytest.warns(UserWarning, match="12 % is read as 12"):
+        assert np.isfinite(whole.score(written, "price"))
+    with pytest.warns(UserWarning, match=r"12 % is read as 0\.12"):
+        assert plain.score(CLEAN.assign(share=[f"{v} %" for v in SHARE]), "price") > 0.5
 
 
 @pytest.mark.parametrize("write", ["{}{:.2f}", "{}{:.0f},50"])
@@ -332,6 +361,7 @@ def test_marks_that_do_not_fit_are_said(ending, tmp_path):
 def test_different_ways_in_one_column_are_said():
     _, said = read_of(["31/12/2020", "12/31/2020", "01/02/2020"])
     assert "the dates in 'x' are written in different ways, such as '01/02/2020' and '12/" in said
+    assert "so they are not read as dates; write them in one way." in said
     for settings in ({}, {"decimal": ","}):
         _, said = read_of(["1.5", "2,5", "3.75"], **settings)
         assert "the numbers in 'x' are written in different ways" in said
@@ -552,6 +582,37 @@ def test_targets_of_texts_are_read_with_the_marks_that_were_set():
     np.testing.assert_allclose(model.predict(X), want, rtol=1e-10)
     both = KernelRegressor(**QUICK).fit(X, list(zip(y, DOLLARS, strict=True)))
     assert both.predict(X).shape == (N, 2)
+
+
+@pytest.mark.parametrize("columns", [None, Columns(decimal=",")])
+@pytest.mark.parametrize("by", ["array", "name", "matrix"])
+def test_targets_of_texts_are_scored_as_they_were_fitted(columns, by, tmp_path):
+    """Also where the texts to score could be something else, and by a model that was stored."""
+    X = CLEAN[["share"]].assign(x=np.log(MONEY))
+    X, columns = (X.to_numpy(), None) if by == "matrix" else (X, columns)
+    y = np.round(np.log(MONEY), 3)
+    # Commas before three digits are those of thousands, but for "0,5".
+    texts = np.array([f"{v:.3f}".replace(".", ",") for v in y])
+    y[0], texts[0] = 0.5, "0,5"
+    model, want = (KernelRegressor(**QUICK, columns=each) for each in (columns, None))
+    want.fit(X, y)
+    if by == "name":
+        model.fit(X.assign(y=texts), "y")
+    else:
+        model.fit(X, texts)
+    some = X[1:]
+    model.save(tmp_path / "m")
+    for each in (model, load(tmp_path / "m")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert each.score(some, texts[1:]) == pytest.approx(want.score(some, y[1:]))
+            assert each.score(X, y) == pytest.approx(want.score(X, y))
+            if by != "matrix":
+                found = each.score(some.assign(y=texts[1:]), "y")
+                assert found == pytest.approx(want.score(some, y[1:]))
+            found = evaluate(each, some, texts[1:])
+        assert found.metrics["r2"] == pytest.approx(want.score(some, y[1:]))
+    assert model.partial_fit(some, texts[1:]).score(X, y) > 0.5
 
 
 @pytest.mark.parametrize(

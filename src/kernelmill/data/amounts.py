@@ -23,20 +23,24 @@ Words = tuple[str, ...]  # before the first number, between two of them, behind 
 NEARLY_ALL = 0.95  # of the rows with a value, that have to be written in one of the forms
 MOST_FORMS = 16  # of a column
 MOST_NUMBERS = 6  # in a text
-MANY_OTHERS = 50  # texts written otherwise, warned about where they are most of a column
+MANY_OTHERS = 50  # texts written otherwise, up to which a part of the training rows may be so
 GROUPS = 5  # of three digits after a comma, at most
 # Both Python and RE2 read it: bounded, so that no number is infinite.
 NUMBER = rf"(?:[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,{GROUPS}}}|[0-9]{{1,15}})(?:\.[0-9]{{1,15}})?"
 _NUMBER = re.compile(f"({NUMBER})")
 _UNIT = re.compile(r"\s*([^\W\d_]+|[%°\"'′″])")
-CURRENCY = r"[$€£¥₹]|rs\.?|inr|usd|eur|gbp|chf|us\$"
+CURRENCY = r"[$€£¥₹\uffe1\uffe5]|rs\.?|inr|usd|eur|gbp|chf|us\$"
 _CURRENCY = re.compile(rf"(?:{CURRENCY})\s*", re.IGNORECASE)
-_SIGNS = {"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"}
-_BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−])?\s*", re.IGNORECASE)
+_SIGNS = {
+    **{"us$": "$", "usd": "$", "eur": "€", "gbp": "£", "rs": "₹", "inr": "₹", "chf": "CHF"},
+    **{"\uffe1": "£", "\uffe5": "¥"},  # twice as wide
+}
+_BEFORE = re.compile(r"(?:about|approx\.?|around|ca\.?|~|<|>|≤|≥|[-+−–])?\s*", re.IGNORECASE)
 _ABOUT = re.compile(r"(?:~|≈|<=?|>=?|≤|≥)\s*")
 _BARE = (("", ""), ("-", ""))
 _BETWEEN = (":", "/", "x", "×")  # of times, dates and sizes: "12:30", "31/12/2024", "3 x 4"
 _TIMES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "lakh": 1e5, "crore": 1e7}
+_LETTER = re.compile(r"\s*[KMBb]\s*")  # a factor, or a part of a name
 _OTHER_MARKS = str.maketrans(",.", ".,")
 # Units of one kind: they are one number together.
 _SAME = {
@@ -154,15 +158,19 @@ def count_forms(counts: Mapping[str | None, float] | Mapping[str, float]) -> dic
     return dict(found)
 
 
-def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | None:
+def find_forms(
+    counts: Mapping[Words, float], told: bool = False, texts: Iterable[str | None] = ()
+) -> Forms | None:
     """The forms that nearly all rows of a column are written in, or None where there are none.
 
     told: the user says that its numbers are meant; else they have to look like quantities.
+    texts: of the column, unless they are too many to be names.
     """
     fits = [words for words in counts if is_form(words) and (told or is_quantity(words))]
     # Beside "5k" and "<5" a 5 is a number like these; beside "12A" it may be that of a house.
     enough = sum(counts[words] for words in fits) > (1 - NEARLY_ALL) * sum(counts.values())
-    if enough and not told and all(_meanings(words)[0][0] == "number" for words in fits):
+    alike = enough and not told and all(_meanings(words)[0][0] == "number" for words in fits)
+    if alike and have_bare_beside(texts):
         fits += [words for words in _BARE if words in counts and words not in fits]
     used = sorted(fits, key=lambda words: (-counts[words], words))[:MOST_FORMS]
     rows, total = sum(counts[words] for words in used), sum(counts.values())
@@ -186,6 +194,21 @@ def find_forms(counts: Mapping[Words, float], told: bool = False) -> Forms | Non
     return found.with_bare_numbers() if len(labels) == 1 else found
 
 
+def have_bare_beside(texts: Iterable[str | None]) -> bool:
+    """Whether bare numbers among texts are of one kind with those that have a factor: beside "5k",
+    "1.5M" or "$5M" they are; beside "5B" they are lines of buses, unless they are as large."""
+    scaled, plain = [math.inf], [-math.inf]
+    for text in filter(None, texts):
+        words, numbers = take_apart(text)
+        if words in _BARE:
+            plain.append(numbers[0])
+        elif len(words) == 2 and (factor := _unit(words[1])[1]) >= 1e3:
+            if not _LETTER.fullmatch(words[1]) or words[0] or "." in text:
+                return True
+            scaled.append(factor * numbers[0])
+    return scaled == [math.inf] or max(plain) >= min(scaled)
+
+
 def with_points(text: str) -> str:
     """A text with decimal commas, and points between thousands, the other way round."""
     return text.translate(_OTHER_MARKS)
@@ -197,7 +220,7 @@ def _meanings(words: Words) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     for i, behind in enumerate(words[1:]):
         unit, factor = _unit(behind)
-        if words[0].strip() in ("-", "−") and i == 0:
+        if words[0].strip() in ("-", "−", "–") and i == 0:
             factor = -factor
         found.append((unit, factor))
     bare = Counter(unit for unit, _ in found)
@@ -258,23 +281,28 @@ class Amounts:
     def summary(self) -> str:
         return f"numbers inside texts: {', '.join(self.forms.labels)}"
 
-    def encode(self, texts: np.ndarray, fold: np.ndarray | None) -> np.ndarray:
+    def encode(self, texts: np.ndarray, training: bool = False) -> np.ndarray:
         """(rows, width)."""
         values = self.forms.read(texts)
         k = values.shape[1]
         lost = np.isnan(values).all(1)
-        self._warn_of_others(texts, lost)
+        self._warn_of_others(texts, lost, MANY_OTHERS if training else 0)
         out = np.zeros((len(texts), self.width))
         out[:, :k] = np.where(lost[:, None], 0, (values - self.shift) / self.scale)
         out[:, k:] = lost[:, None]
         return out
 
-    def _warn_of_others(self, texts: np.ndarray, lost: np.ndarray) -> None:
+    def others(self, texts: np.ndarray) -> np.ndarray:
+        """(rows,) where there is a text, and it is written otherwise."""
+        return np.isnan(self.forms.read(texts)).all(1) & (texts != None)  # noqa: E711
+
+    def _warn_of_others(self, texts: np.ndarray, lost: np.ndarray, beyond: int) -> None:
         others = lost & (texts != None)  # noqa: E711 (of every element)
-        if others.sum() > max(MANY_OTHERS, len(texts) / 2):
+        if others.sum() > beyond and 2 * others.sum() >= len(texts):
             warn(
-                f"most values of {self.name!r}, such as {texts[others][0]!r}, are not written as"
-                f" in the training data ({example(self.forms.words[0])!r}), and count as missing."
+                f"half of the values of {self.name!r} or more, such as {texts[others][0]!r}, are"
+                f" not written as in the training data ({example(self.forms.words[0])!r}), and"
+                " count as missing."
             )
 
     def validate(self) -> None:

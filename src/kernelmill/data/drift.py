@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 from ..errors import KernelmillError
+from .amounts import Amounts
 from .categories import Category
 from .encoder import Encoder
 from .number_names import NumberNames
@@ -89,7 +90,23 @@ def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
             yield Oddity(name, said, more, rows=len(lost), usual=float(lost.mean()) - more)
     if before is not None and before.range is not None and not texts:
         yield from _outside(name, values[~lost, 0], before.range, len(values))
+    usual = before.missing / encoder.rows if before is not None and encoder.rows else 0.0
+    yield from _written_otherwise(encoder, name, values, max(0.0, usual - float(lost.mean())))
     yield from _unseen(encoder, name, values, lost)
+
+
+def _written_otherwise(
+    encoder: Encoder, name: str, values: np.ndarray, usual: float
+) -> Iterator[Oddity]:
+    """Texts whose numbers cannot be read. usual: the share of rows that were so in training."""
+    for category in encoder.categories:
+        if category.name != name or not isinstance(category, Amounts):
+            continue
+        others = category.others(values)
+        more = float(others.mean()) - usual
+        if more > 0:
+            said, example = "is not written as in the training", str(values[others][0])
+            yield Oddity(name, said, more, example, rows=len(others), usual=usual)
 
 
 def _outside(name: str, values: np.ndarray, limits: list[float], n: int) -> Iterator[Oddity]:

@@ -99,12 +99,24 @@ class Encoder:
         known = {source: i for i, source in enumerate(dict.fromkeys(self.sources))}
         return [known[source] for source in self.sources]
 
+    @property
+    def percents(self) -> dict[str, int]:
+        """What a percent sign divides by in columns of numbers: 100 where they are shares, of which
+        the training rows had none beyond 1. Zeros say nothing."""
+        largest = {
+            column.name: max(map(abs, column.range))
+            for column in self.account
+            if column.range is not None
+        }
+        return {name: 100 if value <= 1 else 1 for name, value in largest.items() if value}
+
     def over(self, table: Table) -> Table:
         """A table with fields of the kinds that were learned, whatever it holds itself."""
         if self.kinds:
             wanted = dict(zip(self.order, self.kinds, strict=True))
             left = [name for name in table.fields if name not in wanted]
-            return as_written(table, self.reading, wanted, left=left).of_kinds(wanted)
+            written = as_written(table, self.reading, wanted, left=left, percents=self.percents)
+            return written.of_kinds(wanted)
         texts = {category.name: "text" for category in self.categories}
         dated = {name for name in self.numbers if table.field(name).kind == "date"}
         numbers = {name: "number" for name in self.numbers if name not in dated}
@@ -135,7 +147,7 @@ class Encoder:
             rows = np.arange(start, stop)
             fold = fold_of(checksums(block, self.inputs) if self.by_content else rows)
             fold = fold if held_out is None else np.where(held_out, -1, fold)
-        self._encode_categories(block, fold, out)
+        self._encode_categories(block, fold, out, training)
         return out
 
     def _encode_numbers(self, table: Table, block: dict[str, np.ndarray], out: np.ndarray) -> None:
@@ -157,18 +169,25 @@ class Encoder:
         out[:, k : k + flags] = 0 if lost is None else lost[:, self.flagged]
 
     def _encode_categories(
-        self, block: dict[str, np.ndarray], fold: np.ndarray | None, out: np.ndarray
+        self,
+        block: dict[str, np.ndarray],
+        fold: np.ndarray | None,
+        out: np.ndarray,
+        training: bool,
     ) -> None:
         """The last columns of `out`."""
         k = len(self.shift) + len(self.flagged)
         for category in self.categories:
-            texts = block[category.name]
-            if isinstance(category, Category) and not self.kinds:
+            texts, columns = block[category.name], slice(k, k + category.width)
+            k += category.width
+            if isinstance(category, Amounts):
+                out[:, columns] = category.encode(texts, training)
+                continue
+            if not self.kinds:
                 texts = texts_before(texts, category)
             elif category.how == "hash":
                 texts = meanings(texts)
-            out[:, k : k + category.width] = category.encode(texts, fold)
-            k += category.width
+            out[:, columns] = category.encode(texts, fold)
 
     def _dates_before(self, table: Table, block: dict[str, np.ndarray]) -> None:
         """Models from before kinds were stored took a date for a number in the file's own unit. The

@@ -72,11 +72,13 @@ def pattern(decimal: str, thousands: str) -> re.Pattern[str]:
     if thousands == ",":  # lakhs: 12,34,567
         whole = rf"(?:[1-9]\d?(?:,\d\d)+,\d{{3}}|{whole})"
     point = re.escape(decimal)
-    power = r"(?:[eE][+-]?\d+|[dD][+-]\d{2,3})"  # the latter is Fortran's
-    body = rf"(?P<body>(?:{whole}(?:{point}\d*)?|{point}\d+){power}?)"
+    plain = rf"(?:{whole}(?:{point}\d*)?|{point}\d+)(?:[eE][+-]?\d+)?"
+    # Fortran's powers, which follow decimals: 24D-42 is a code.
+    body = rf"(?P<body>{plain}|{whole}?{point}\d+[dD][+-]\d{{2,3}})"
     money = rf"(?:{CURRENCY})?"
     return re.compile(
-        rf"(?P<open>\()?\s*(?P<sign>[-−+])?\s*{money}\s*(?P<after>[-−+])?\s*{body}(?P<behind>[-−])?"
+        rf"(?P<open>\()?\s*(?P<sign>[-−–+])?\s*{money}\s*(?P<after>[-−–+])?\s*{body}"
+        rf"(?P<behind>--?|[−–—])?"
         rf"\s*(?:(?P<percent>%)|‰|{CURRENCY})?\s*(?(open)\))",
         re.IGNORECASE,
     )
@@ -90,8 +92,14 @@ def number_of(text: str, pattern: re.Pattern[str], decimal: str, percent: int = 
         return None
     signs = [found[part] for part in ("sign", "after", "behind") if found[part]]
     body = found["body"]
+    if found["behind"] and body.endswith(decimal):  # a price without decimals: 49.-
+        signs.remove(found["behind"])
     # A minus behind is that of ledgers, which write decimals: 2- is a grade.
-    if len(signs) > 1 or (found["behind"] and decimal not in body):
+    elif found["behind"] and not (
+        found["behind"] in "-−–" and re.search(rf"{re.escape(decimal)}\d", body)
+    ):
+        return None
+    if len(signs) > 1:
         return None
     if decimal == ",":
         body = re.sub(r"[. ']", "", body).replace(",", ".")
@@ -115,6 +123,12 @@ def second_of(text: str, order: str) -> float | None:
     return None
 
 
+def is_season(text: str) -> bool:
+    """Whether a text that may be a month is two years, one after the other: 2011-12."""
+    found = _MONTH.fullmatch(bare(text))
+    return found is not None and int(found["month"]) == (int(found["year"]) + 1) % 100
+
+
 def _moment(part: dict[str, str | None]) -> float | None:
     year, month = int(part["year"] or 0), part["month"] or ""
     if len(part["year"] or "") == 2:
@@ -124,6 +138,8 @@ def _moment(part: dict[str, str | None]) -> float | None:
             return None
         month = str(_MONTHS.index(month[:3].lower()) + 1)
     hour, half = int(part.get("hour") or 0), part.get("half")
+    if half and half in "aA" and hour > 12:
+        return None
     if half:
         hour = hour % 12 + 12 * (half in "pP")
     try:

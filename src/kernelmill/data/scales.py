@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .amounts import count_forms, find_forms, take_apart
+from .amounts import count_forms, find_forms, have_bare_beside, take_apart
 
 ENOUGH = 0.9  # of the rows with a value, whose place in the order is known
 FEWEST = 3  # values in an order: of two, one-hot says as much
@@ -139,7 +139,7 @@ def find_order(counts: Mapping[str | None, float], told: bool = False) -> Order 
         known = sum(rows[text] for text in places)
         if len(set(places.values())) >= FEWEST and known >= ENOUGH * sum(rows.values()):
             return Order(["order"], {text: [place] for text, place in places.items()})
-    forms = find_forms(count_forms(rows))
+    forms = find_forms(count_forms(rows), texts=rows)
     if forms is None:
         return None
     read = {text: forms.numbers_of(text) for text in rows}
@@ -151,7 +151,8 @@ def _ranges(texts: list[str]) -> dict[str, float]:
     """The middles of texts that are ranges or numbers of one unit."""
     found = {text: each for text in texts if (each := read_range(text)) is not None}
     units = {each.unit for each in found.values() if each.unit}
-    if len(units) > 1 or all(each.bare for each in found.values()):
+    bare = [each.bare for each in found.values()]
+    if len(units) > 1 or all(bare) or (any(bare) and not have_bare_beside(found)):
         return {}
     widths = sorted(each.high - each.low for each in found.values())
     closed = [width for width in widths if math.isfinite(width)]

@@ -25,7 +25,9 @@ def text_column(columns: Columns, name: str, counts: Counts, outputs: int) -> Ca
         # As little as a constant number: what was never seen there must not count either.
         return Category(name, "one_hot", 0, list(counts.values), np.zeros((2, 0), np.float32))
     many = counts.values is None or len(counts.values) > columns.one_hot
-    forms = find_forms(counts.forms, way == "numbers") if way == "numbers" or many else None
+    forms = None
+    if way == "numbers" or many:
+        forms = find_forms(counts.forms, way == "numbers", counts.values or ())
     if forms is None and way == "numbers":
         some = f", such as {_some(counts.values)}" if counts.values else ""
         raise InputError(
@@ -59,7 +61,7 @@ def text_column(columns: Columns, name: str, counts: Counts, outputs: int) -> Ca
 def _say_of_commas(name: str, counts: dict[str | None, float]) -> None:
     """Numbers inside texts are read with decimal points: with commas they are names."""
     other = {with_points(text): rows for text, rows in counts.items() if text is not None}
-    if find_forms(count_forms(other)) is not None:
+    if find_forms(count_forms(other), texts=other) is not None:
         written = max(other, key=lambda text: (other[text], text))
         warn(
             f"columns: {name!r} has texts with decimal commas, such as {with_points(written)!r},"

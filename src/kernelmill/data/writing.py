@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InputError, warn
 from .amounts import currency_of, has_quantity
-from .fields import ORDERS, bare, number_of, pattern, second_of
+from .fields import ORDERS, bare, is_season, number_of, pattern, second_of
 from .kinds import WORDS, canonical, is_missing
 from .tables import Field, Table, spread
 
@@ -39,7 +39,7 @@ MARKS = (
 )
 IN_TEXTS = ("", ",")  # thousands of numbers that amounts.py reads, currencies and units around them
 _NAME = re.compile(r"0\d+")  # 007 is a name
-_BARE = re.compile(r"[-−+(]?[\d., ')eEdD+-]+")
+_BARE = re.compile(r"[-−–+(]?[\d., ')eEdD+-]+")
 _TELEPHONE = re.compile(r"\+\d[\d ()-]{6,}\d")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")  # of a machine
 
@@ -204,11 +204,13 @@ def as_written(
     kinds: Mapping[str, str] | None = None,
     whole: Collection[str] = (),
     left: Collection[str] = (),
+    percents: Mapping[str, int] | None = None,
 ) -> Table:
     """The table with columns of texts that are nearly all numbers, or dates, read as such.
 
     kinds: of columns, as they are wanted; whole: columns of which every field must be one, as
-    targets; left: those that stay as they are.
+    targets; left: those that stay as they are; percents: what a percent sign divides by in columns
+    that had none in training.
     """
     if isinstance(table, AsWritten):
         return table
@@ -229,6 +231,7 @@ def as_written(
             continue
         share, counts = 1.0 if name in whole else NEARLY_ALL, _texts(table, name)
         found = find(counts, reading, want, share, table.decimal_commas)
+        found = _divided_by(found, (percents or {}).get(name))
         if found is None and want is None and counts:
             _say_why(table.where, name, counts, reading)
         if found is not None and (want or name in whole or not _in_texts(found)):
@@ -245,6 +248,13 @@ def as_written(
     return AsWritten(table, replace(reading, known=known))
 
 
+def _divided_by(found: Found | None, percent: int | None) -> Found | None:
+    """The same, with percent signs that divide by another number, where one is known."""
+    if found is None or percent is None or not found.percents:
+        return found
+    return replace(found, writing=replace(found.writing, percent=percent))
+
+
 def _known_way(table: Table, name: str, reading: Reading) -> Writing:
     """How a column is read whose way is known: so, unless its fields are written in another one."""
     way, counts = reading.known[name], _texts(table, name, hope=0.0)
@@ -253,7 +263,7 @@ def _known_way(table: Table, name: str, reading: Reading) -> Writing:
     if read >= NEARLY_ALL * total:
         return way
     found = find(there, replace(reading, decimal="", thousands=""), way.kind)
-    if found is None and 2 * read >= total:
+    if found is None and 2 * read > total:
         return way
     others = {text: rows for text, rows in there.items() if way.parse(text) is None}
     example = max(others, key=lambda text: (others[text], text))
@@ -335,8 +345,8 @@ def _say_why(where: str, name: str, counts: Mapping[str, int], reading: Reading)
         if most != either and rows >= NEARLY_ALL * sum(some.values()):
             warn(
                 f"{where}: the {WORDS[kind]} in {name!r} are written in different ways, such as"
-                f" {min(most)!r} and {min(either - most)!r}, so its texts are names; write them in"
-                " one way."
+                f" {min(most)!r} and {min(either - most)!r}, so they are not read as {WORDS[kind]};"
+                " write them in one way."
             )
     found = find(counts, free)
     if found is None or found.writing.kind != "number" or _in_texts(found):
@@ -408,6 +418,8 @@ def find(
     others.sort(key=lambda text: (-there[text], text))
     same = [way for way in ways if way != best and read[way] == read[best]]
     doubtful = not commas and any(_differ(best, way, some) for way in same)
+    if best.kind == "date" and kind is None and all(map(is_season, there.keys() - set(others))):
+        return None
     if best.kind == "date":
         return Found(best, others, lost, doubtful)
     plain = {text: rows for text, rows in some.items() if _BARE.fullmatch(bare(text))}

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -32,7 +32,7 @@ from ..data import learn as learn_columns
 from ..data.account import Account
 from ..data.fitting import chosen_fields
 from ..data.tables import ArrayTable, spread
-from ..data.writing import Reading
+from ..data.writing import Reading, Writing
 from ..distributed.environment import is_restarted
 from ..distributed.team import Alone, Communicator, agree, is_alone, telling, together
 from ..distributed.torch_team import join
@@ -58,7 +58,18 @@ from ..storage.model_folder import Extra, save_model
 from ..storage.run_folder import NoRun, Peeked, Run, peek, seconds_of
 from ..types import DataLike
 from .agreement import agree_on_data, agree_on_settings, fixed_seed, prints
-from .inputs import Given, How, as_table, given, is_frame, is_table_like, pieces, without_copies
+from .inputs import (
+    Given,
+    How,
+    Ways,
+    as_table,
+    given,
+    is_frame,
+    is_table_like,
+    pieces,
+    read_targets,
+    without_copies,
+)
 from .origin import HeldOut, Origin, fingerprint_of, name_of, origin_of
 from .validation import draw_stratified, largest_of, refuse_too_large
 
@@ -91,6 +102,7 @@ class Opened:
     data: str = "arrays"  # its name
     fingerprint: str = ""
     began: float = 0.0
+    ways: Ways = ()  # how targets are written
 
 
 @dataclass(frozen=True)
@@ -322,6 +334,9 @@ class KernelEstimator(BaseEstimator):
         self.model_, self.plan_, self.history_ = fitted.model, fitted.plan, fitted.history
         self.ridge_, self.n_iter_, self.timings_ = fitted.ridge, fitted.epochs, fitted.timings
         self._interrupted, self._target = fitted.interrupted, job.opened.target
+        self.__dict__.pop("_target_ways", None)
+        if any(job.opened.ways):
+            self._target_ways = [way and asdict(way) for way in job.opened.ways]
         self._fitted_with = job.request.kept
         self.held_out_ = self._score_held_out(job.rows, fitted)
         seconds = time.perf_counter() - job.opened.began
@@ -383,7 +398,8 @@ class KernelEstimator(BaseEstimator):
         """Rows for partial_fit, as features."""
         arrays = getattr(self, "encoder_", None) is None and self._matrix is None
         if arrays and is_frame(X) and not isinstance(y, str):
-            return self._check_X(self._as_array(X), reset=False), y, sample_weight
+            rows = self._check_X(self._as_array(X), reset=False)
+            return rows, self.read_targets(y), sample_weight
         if is_table_like(X, y):
             given, y, sample_weight = self.given(X, y, sample_weight)
             X = given.table
@@ -395,7 +411,7 @@ class KernelEstimator(BaseEstimator):
             if once:
                 table = ArrayTable({"X": rows.cpu().numpy()}, "the array")
                 sample_weight = without_copies(table, ["X"], y, sample_weight)
-            return rows, y, sample_weight
+            return rows, self.read_targets(y), sample_weight
         if once:
             X, encoder = as_table(X, encoder, self.n_features_in_, self._matrix, 0)
             sample_weight = without_copies(X, encoder.inputs, y, sample_weight)
@@ -443,13 +459,16 @@ class KernelEstimator(BaseEstimator):
                 names = chosen_fields(columns, table, rows.skip)
                 sample_weight = without_copies(columns.named(table), names, y, sample_weight)
             opened = replace(opened, data=name_of(table.where), fingerprint=fingerprint_of(table))
-            return replace(opened, X=rows, y=y, sample_weight=sample_weight)
+            return replace(opened, X=rows, y=y, sample_weight=sample_weight, ways=rows.ways)
         if self.columns is not None:
             raise InputError(
                 "columns= was given, which is for tables and data frames, and X is an array;"
                 " leave it out."
             )
-        return replace(opened, X=self._check_X(X, reset=True))
+        ways: Ways = ()
+        if is_regressor(self):
+            y, ways = read_targets(y, Reading(), self._ways if self._warm() is not None else ())
+        return replace(opened, X=self._check_X(X, reset=True), y=y, ways=ways)
 
     def _peek(self) -> Peeked:
         """What the run that is to be resumed had chosen, without its tensors."""
@@ -480,7 +499,7 @@ class KernelEstimator(BaseEstimator):
     ) -> tuple[DataLike, DataLike, DataLike]:
         """Rows to score: a table with its targets and weights, or arrays as they are."""
         if not is_table_like(X, y):
-            return X, y, sample_weight
+            return X, self.read_targets(y), sample_weight
         table, y, sample_weight = self.given(X, y, sample_weight)
         return table.table, y, sample_weight
 
@@ -490,11 +509,25 @@ class KernelEstimator(BaseEstimator):
         """Rows as those that the model was trained on were read."""
         return given(X, y, sample_weight, self._host_bytes(self.model_.comm) // 4, self._how())
 
+    def read_targets(self, y: DataLike) -> DataLike:
+        """Targets in an array as those of the training were read: texts as numbers."""
+        how = self._how()
+        return read_targets(y, how.marks or how.reading, how.ways)[0] if how.numbers else y
+
     def _how(self) -> How:
         """How tables are read: as in training."""
         encoder = getattr(self, "encoder_", None)
         reading = Reading() if encoder is None else encoder.reading
-        return How(self.kinds(), reading, is_regressor(self))
+        # Where no column was written with them, the encoder does not know the marks that were set.
+        marks = reading if self.columns is None else self.columns.reading
+        percents = None if encoder is None else encoder.percents
+        return How(self.kinds(), reading, is_regressor(self), marks, self._ways, percents)
+
+    @property
+    def _ways(self) -> Ways:
+        """How the targets of the training were written."""
+        stored = getattr(self, "_target_ways", ())
+        return [None if way is None else Writing(**way) for way in stored]
 
     def kinds(self) -> dict[str, str]:
         """Of the columns that the model was trained on, whatever they look like in another
@@ -955,6 +988,7 @@ class KernelEstimator(BaseEstimator):
         "_stands",
         "_weight_seen",
         "_target",
+        "_target_ways",
         "timings_",
         "confusion_",
         "held_out_",

@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..data.dates import seconds
 from ..data.kinds import is_lost, settle
 from ..data.stream import merge_cuts
 from ..data.tables import ArrayTable
-from ..data.writing import Reading, as_written
+from ..data.writing import Reading, Writing, as_written, reading_of
 from ..errors import DataFileError, InputError
 from ..types import DataLike
 from .validation import check_weights, not_numbers
@@ -31,12 +31,16 @@ TOLD_BY = 1_000  # targets by which it is told whether they are texts
 PREDICT_ROWS = 16_384  # encoded at a time where a table is predicted
 
 
+Ways = Sequence[Writing | None]  # of targets, column by column; None: of numbers as they are
+
+
 @dataclass
 class Given:
     """A table as it was given, and the names of those fields that are no features."""
 
     table: Table
     skip: list[str]
+    ways: Ways = ()  # how its targets are written
 
     def __len__(self) -> int:
         return self.table.n
@@ -45,12 +49,16 @@ class Given:
 @dataclass(frozen=True)
 class How:
     """How a table is read: kinds of columns, as wanted; how fields are written; and whether targets
-    are numbers, or else labels as they are written.
+    are numbers, or else labels as they are written. Of a fitted model: marks of targets in an
+    array, how those of the training were written, and what percent signs divide by.
     """
 
     kinds: Mapping[str, str]
     reading: Reading
     numbers: bool
+    marks: Reading | None = None
+    ways: Ways = ()
+    percents: Mapping[str, int] | None = None
 
 
 def is_frame(X: DataLike) -> bool:
@@ -81,10 +89,13 @@ def given(
     targets = [name for name in _names(y) if how.kinds.get(name) != "text"]
     whole = [*targets, *_names(sample_weight)] if how.numbers else _names(sample_weight)
     left = [] if how.numbers else targets
-    table = as_written(table, how.reading, how.kinds, whole, left).of_kinds(how.kinds)
+    columns = ["y"] if y is None else _names(y)
+    reading = with_ways(how.reading, columns, how.ways) if how.numbers else how.reading
+    table = as_written(table, reading, how.kinds, whole, left, how.percents).of_kinds(how.kinds)
     if table.n == 0:
         raise DataFileError(f"{table.where} has no rows.")
     skip: list[str] = []
+    ways: list[Writing | None] = []
 
     def named(value: DataLike, what: str) -> DataLike:
         several = isinstance(value, (list, tuple)) and 0 < len(value) == len(
@@ -103,6 +114,9 @@ def given(
         if isinstance(value, str):
             skip.append(value)
             return _column(table, value, what)
+        if how.numbers and what == "target":
+            said, ways[:] = read_targets(value, how.marks or how.reading, how.ways)
+            return said
         return as_said(value, how.reading) if how.numbers else value
 
     if y is None:
@@ -113,7 +127,18 @@ def given(
                 " 'name')."
             )
         y = "y"
-    return Given(table, skip), named(y, "target"), named(sample_weight, "weight")
+    targets, weights = named(y, "target"), named(sample_weight, "weight")
+    if how.numbers and all(name in table.fields for name in columns):
+        written = reading_of(table, columns).known
+        ways = ways or [written.get(name) for name in columns]
+    return Given(table, skip, ways), targets, weights
+
+
+def with_ways(reading: Reading, names: Sequence[str], ways: Ways) -> Reading:
+    """One by which targets of these names are read as those of the training were."""
+    pairs = zip(names, ways, strict=False) if len(names) == len(ways) else ()
+    known = {name: way for name, way in pairs if way is not None}
+    return replace(reading, known={**reading.known, **known}) if known else reading
 
 
 def without_copies(
@@ -300,20 +325,33 @@ def as_said(y: DataLike, reading: Reading) -> DataLike:
     """Targets that are texts as what they say, as in a column of a table; others, and texts that
     say neither numbers nor dates, as they are.
     """
+    return read_targets(y, reading)[0]
+
+
+def read_targets(y: DataLike, reading: Reading, ways: Ways = ()) -> tuple[DataLike, Ways]:
+    """See as_said; and how the texts are written. ways: those of the training, where there was
+    one.
+    """
     declared = getattr(y, "dtype", None)
     if hasattr(y, "detach") or (isinstance(declared, np.dtype) and declared.kind not in "OSU"):
-        return y
+        return y, ()
     values = np.asarray(y, dtype=object)
     some = values.ravel()[:TOLD_BY]
     if values.ndim not in (1, 2) or not any(isinstance(value, (str, bytes)) for value in some):
-        return y
+        return y, ()
     columns = values.reshape(len(values), -1).T
     table: Table = ArrayTable({f"y{i or ''}": each for i, each in enumerate(columns)}, "the target")
-    table = as_written(table, reading, whole=list(table.fields))
+    names = list(table.fields)
+    # What is known of a table's columns says nothing about these, whatever their names are.
+    reading = with_ways(replace(reading, known={}), names, ways)
+    table = as_written(table, reading, whole=names)
     if any(field.kind == "text" for field in table.fields.values()):
-        return values.astype(str)
-    found = [in_seconds(table.column(name)) for name in table.fields]
-    return np.stack(found, -1).astype(np.float64).reshape(values.shape)
+        return values.astype(str), ()
+    found = np.stack([in_seconds(table.column(name)) for name in names], -1).astype(np.float64)
+    if reading.known and np.isnan(found).any():  # some are written neither so nor in one other way
+        return values.astype(str), ()
+    known = reading_of(table, names).known
+    return found.reshape(values.shape), [known.get(name) for name in names]
 
 
 def in_seconds(y: DataLike) -> DataLike:

@@ -79,7 +79,8 @@ class Sweep:
             "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
         ]
-        said = f"{self.score} of {self.rows:,} rows kept out, by bandwidth and ridge; * is best"
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        said = f"{self.score} of {rows} kept out, by bandwidth and ridge; * is best"
         return "\n".join([said, *table])
 
 
@@ -164,16 +165,19 @@ def _check(estimator: object) -> Radial:
 
 
 def _numbers(name: str, given: Sequence[float] | None, above: float | None) -> list[float] | None:
-    """Finite numbers in rising order, each once, and above 0 where 0 is `above`; else 0 or more."""
+    """Finite numbers in rising order, each once, and above 0 where 0 is `above`, as their squares
+    are; else 0 or more."""
     if given is None:
         return None
     try:
-        found = sorted({float(value) for value in given})
-    except (TypeError, ValueError):
+        found = [] if isinstance(given, (str, bytes)) else sorted({float(value) for value in given})
+    except (TypeError, ValueError, OverflowError):
         found = []
-    least = found[0] if found else -1.0
-    if not found or not np.isfinite(found).all() or least < 0 or (above is not None and least == 0):
-        bound = "above 0" if above is not None else "of 0 or more"
+    # Of bandwidths the squares are divided by.
+    bounds = [value if above is None else value * value for value in found]
+    least = bounds[0] if bounds else -1.0
+    if not np.isfinite(bounds).all() or least < 0 or (above is not None and least == 0):
+        bound = "of 0 or more" if above is None else "above 0 whose squares are so too"
         raise InputError(f"{name}={given!r} was given, expected finite numbers {bound}, or None.")
     return found
 
@@ -199,8 +203,15 @@ def _read(
     rows = reader._read(opened, None)
     if rows.held is None:
         raise InputError(
-            f"{len(opened.X)} rows were given, of which none can be kept out to choose by; give"
-            " more, or set bandwidth and ridge yourself."
+            f"{_rows(len(opened.X))} given, of which none can be kept out to choose by; give more,"
+            " or set bandwidth and ridge yourself."
+        )
+    held, name = rows.held, reader.score_name
+    # A guess has no r2 either where targets do not differ.
+    if name == "r2" and not np.isfinite(score(name, held.y.cpu() + 1, held.y.cpu(), held.w.cpu())):
+        raise InputError(
+            f"{_rows(len(held.y))} kept out to choose by, whose targets do not differ, and there is"
+            " no r2 of them; give more rows, set validation_fraction higher, or scoring."
         )
     return rows, rows.held, reader._request(rows.X, reader.device), reader.score_name
 
@@ -253,6 +264,10 @@ def _centers(
     return data.source.take(chosen.sort().values).X
 
 
+def _rows(n: int) -> str:
+    return "1 row was" if n == 1 else f"{n:,} rows were"
+
+
 def _best(scores: np.ndarray, name: str, rows: int) -> tuple[int, int]:
     """Of the scores that chance does not tell from the highest the largest ridge, of these the
     highest, of equal ones the narrowest bandwidth.
@@ -261,7 +276,9 @@ def _best(scores: np.ndarray, name: str, rows: int) -> tuple[int, int]:
     quicker to solve for, and more rows want a narrower kernel.
     """
     if not np.isfinite(scores).any():
-        raise InputError("no model of the grid could be solved; try larger ridges.")
+        raise InputError(
+            "no model of the grid could be solved; try larger ridges, or other bandwidths."
+        )
     highest = scores[np.isfinite(scores)].max()
     chance = (highest * (1 - highest) / rows) ** 0.5 if name in COUNTED else 0.0
     places = np.argwhere(scores >= highest - NEAR * chance)
