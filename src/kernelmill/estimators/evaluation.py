@@ -16,7 +16,7 @@ from ..types import DataLike
 from .base import KernelEstimator
 from .classifier import KernelClassifier, confusion
 from .curves import Bin, ClassCurves, Ranking, reliability
-from .inputs import in_seconds
+from .inputs import as_numbers
 from .intervals import (
     Interval,
     bootstrap,
@@ -107,7 +107,7 @@ def evaluate(
     w = _weights(sample_weight, len(y))
     if isinstance(model, KernelClassifier):
         return _of_classes(model, y, np.asarray(model.predict_proba(X)), w)
-    y = np.asarray(in_seconds(model.read_targets(y)))
+    y = np.asarray(as_numbers(model.read_targets(y)))
     if y.dtype.kind not in "iufb":
         raise DataFileError(
             f"the target holds texts, such as {str(y.ravel()[0])!r}, and this model predicts"

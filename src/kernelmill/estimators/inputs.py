@@ -347,14 +347,14 @@ def read_targets(y: DataLike, reading: Reading, ways: Ways = ()) -> tuple[DataLi
     table = as_written(table, reading, whole=names)
     if any(field.kind == "text" for field in table.fields.values()):
         return values.astype(str), ()
-    found = np.stack([in_seconds(table.column(name)) for name in names], -1).astype(np.float64)
+    found = np.stack([as_numbers(table.column(name)) for name in names], -1).astype(np.float64)
     if reading.known and np.isnan(found).any():  # some are written neither so nor in one other way
         return values.astype(str), ()
     known = reading_of(table, names).known
     return found.reshape(values.shape), [known.get(name) for name in names]
 
 
-def in_seconds(y: DataLike) -> DataLike:
+def as_numbers(y: DataLike) -> DataLike:
     """Targets that are dates as seconds since 1970, texts as what they say, others as they are."""
     y = as_said(y, Reading())
     kind = str(getattr(y, "dtype", ""))

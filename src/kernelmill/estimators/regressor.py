@@ -43,7 +43,7 @@ from ..tuning.left_out import SOME_CENTERS, Leverage, leverages
 from ..types import DataLike
 from ..uncertainty import Conformal, Posterior
 from .base import KernelEstimator, Opened, first_chunk
-from .inputs import in_seconds
+from .inputs import as_numbers
 from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_numbers
 from .validation import check_weights, refuse_too_large, split_rows, to_host
 
@@ -364,7 +364,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             y = (y.float() if y.dtype in (torch.bfloat16, torch.float16) else y).numpy()
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
-        y = in_seconds(y)
+        y = as_numbers(y)
         if getattr(getattr(y, "dtype", None), "kind", "O") in "US":
             first = next(
                 (value for value in y.ravel().tolist() if not _is_number(value)), y.ravel()[0]
@@ -402,7 +402,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             A weight for each row, or the name of a column.
         """
         X, y, sample_weight = self._open_scored(X, y, sample_weight)
-        y, predicted, weight = to_host(in_seconds(y), self.predict(X), sample_weight)
+        y, predicted, weight = to_host(as_numbers(y), self.predict(X), sample_weight)
         return r2_score(y, predicted, sample_weight=weight)
 
     @overload
