@@ -62,7 +62,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)
-    for name, n in (("homes.csv", 900), ("new-homes.csv", 200)):
+    for name, n in (("homes.csv", 900), ("sold-homes.csv", 200), ("new-homes.csv", 200)):
         size, rooms, district = (
             g.normal(100, 30, n),
             g.integers(1, 6, n),
