@@ -49,7 +49,16 @@ def some_slow(pages: list[Path], *slow: str) -> list:
 
 @pytest.mark.parametrize(
     "page",
-    some_slow(PAGES, "data.md", "embeddings.md", "metrics.md", "production.md", "columns.md"),
+    some_slow(
+        PAGES,
+        "data.md",
+        "embeddings.md",
+        "metrics.md",
+        "production.md",
+        "columns.md",
+        "export.md",
+        "index.md",  # the README's
+    ),
 )
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -58,7 +67,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
         exec(compile(block, str(page), "exec"), scope)
 
 
-@pytest.mark.parametrize("page", some_slow(CONSOLE, "cli.md", "metrics.md", "sure.md"))
+@pytest.mark.parametrize("page", some_slow(CONSOLE, "cli.md", "metrics.md", "index.md"))
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)
@@ -118,7 +127,9 @@ GALLERY = sorted((ROOT / "examples" / "gallery").glob("*.py"))
 
 @pytest.mark.parametrize(
     "example",
-    some_slow(GALLERY, "boundaries.py", "calibration.py", "dirty_csv.py", "importance.py"),
+    some_slow(
+        GALLERY, "bands.py", "boundaries.py", "calibration.py", "dirty_csv.py", "importance.py"
+    ),
 )
 def test_the_gallery_draws_its_pictures(example, tmp_path):
     done = subprocess.run(

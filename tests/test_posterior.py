@@ -286,6 +286,7 @@ def test_outputs_have_their_own_units_and_do_not_go_together():
     assert abs(np.corrcoef(drawn[0])[0, 1]) < 0.3
 
 
+@pytest.mark.slow
 def test_a_posterior_is_stored_exported_and_shared(tmp_path):
     X, y = rows(150)
     model = KernelRegressor(
@@ -329,6 +330,7 @@ def test_a_run_with_a_posterior_resumes_to_the_same(tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_streamed_rows_have_a_posterior(tmp_path):
     X, y = rows(12_000, 100)
     X = X.astype(np.float32)
