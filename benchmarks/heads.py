@@ -4,7 +4,7 @@ sweep.
     KERNELMILL_DATA=folder python -m benchmarks heads [--only features text]
 
 Both choose by the same rows, those that `sweep` keeps out of the training rows, then train on all
-training rows; test rows are read once for each method. Logistic regression has standardised
+training rows; no choice is made by test rows. Logistic regression has standardised
 features and L-BFGS, which is the quickest of scikit-learn's solvers for many classes; one C after
 the other, each from the weights of the last, until its tolerance or 1,000 iterations.
 `python -m reproduce.data fetch` gets the data.

@@ -8,7 +8,7 @@ is the share of test rows in intervals of that probability. The exact process ta
 training rows, also the 2 % that were kept out of the posterior's fit. GPyTorch's own: SVGP with
 1,024 points and 100 epochs, Matérn 3/2 with a bandwidth for each column (standardised, names
 one-hot), Adam at 0.01; the exact one on `--some` rows, 100 steps of Adam at 0.1. scikit-learn's has
-2,000 rows. `--rows` takes fewer training rows; test rows are read once.
+2,000 rows. `--rows` takes fewer training rows; no choice is made by test rows.
 """
 
 from __future__ import annotations
