@@ -112,11 +112,22 @@ BENCHMARKS = {
         ("data", "method"),
         needs_data=True,
     ),
+    "large": Benchmark(
+        "large tables without an argument",
+        "large:cases",
+        ("data", "part", "method", "centers", "device"),
+        needs_data=True,
+    ),
     "million": Benchmark(
         "a Gaussian process of two million rows",
         "million:cases",
         ("rows", "place", "device"),
         needs_gpu=True,
+    ),
+    "pcg": Benchmark(
+        "kernel ridge with every row a center",
+        "pcg:cases",
+        ("rows", "features", "kernel", "ridge", "device"),
     ),
     "precision": Benchmark(
         "every precision on a GPU", "precision:cases", ("bandwidth", "q"), needs_gpu=True

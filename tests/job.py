@@ -21,7 +21,7 @@ from kernelmill.distributed.torch_team import join
 from kernelmill.estimators import base
 from kernelmill.kernels import Laplacian
 from kernelmill.planning import device, memory
-from kernelmill.solvers import EigenPro1, EigenPro2, EigenPro3, EigenPro4, eigenpro_sizes
+from kernelmill.solvers import PCG, EigenPro1, EigenPro2, EigenPro3, EigenPro4, eigenpro_sizes
 from kernelmill.uncertainty import Posterior
 
 SOLVERS = {
@@ -32,6 +32,7 @@ SOLVERS = {
     "eigenpro3": (EigenPro3(s=50, q=10, m=60, projection="carried"), 0.1),
     "eigenpro2": (EigenPro2(s=40, q=10), 0.1),
     "eigenpro1": (EigenPro1(q=10), 0.1),
+    "pcg": (PCG(tolerance=1e-12, rank=30), 0.1),
 }
 
 

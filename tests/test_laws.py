@@ -136,6 +136,7 @@ FITS = {
         near=1e-5,
         classes=(False,),
     ),
+    "pcg": Fit(solvers.PCG(tolerance=1e-10), tolerance=1e-6, near=1e-6),
     "askotch": Fit(solvers.ASkotch(m=30, rank=20), {"epochs": 2}, steps={"epochs": 30}, near=1e-3),
     "nytro": Fit(solvers.NYTRO(iterations=50), {"early_stopping": False}),
     "pegasos": Fit(

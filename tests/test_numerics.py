@@ -329,6 +329,7 @@ ABOVE = {
     "direct": 1e-6,
     "sgpr": 1e-6,
     "falkon": 1e-3,
+    "pcg": 1e-3,
     "eigenpro4": 0.1,
     "eigenpro3": 0.1,
     "eigenpro2": 0.1,

@@ -22,6 +22,7 @@ from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegr
 from kernelmill.distributed.threads import run_threads
 from kernelmill.solvers import (
     NYTRO,
+    PCG,
     ASkotch,
     EigenPro1,
     EigenPro2,
@@ -131,6 +132,7 @@ def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
 SOLVERS = [
     Falkon(tolerance=0, iterations=6),
     NYTRO(iterations=5),
+    PCG(tolerance=1e-12, rank=20, iterations=6),
     EigenPro3(s=100, q=20, m=300),
     EigenPro2(s=100, q=20),
     EigenPro1(q=20),
@@ -142,7 +144,9 @@ SOLVERS = [
 @pytest.mark.parametrize("solver", SOLVERS, ids=repr)
 def test_every_solver_goes_on(tmp_path, solver):
     more = dict(
-        solver=solver, ridge=0.1, epochs=None if isinstance(solver, (Falkon, NYTRO, str)) else 3
+        solver=solver,
+        ridge=0.1,
+        epochs=None if isinstance(solver, (Falkon, NYTRO, PCG, str)) else 3,
     )
     if getattr(solver, "every_row", False):
         more["n_centers"] = None

@@ -13,9 +13,6 @@ import torch
 from conftest import make_problem
 from kernelmill import InputError, kernels
 from kernelmill.distributed.threads import run_threads
-from kernelmill.kernels import Gaussian, Laplacian
-from kernelmill.ops import bind
-from kernelmill.planning.costs import direct_bytes
 from kernelmill.preconditioner import (
     fresh_spectrum,
     measured_step,
@@ -29,6 +26,7 @@ from kernelmill.projection import JITTERS, NotPositiveDefinite, Pass, factor, fa
 from kernelmill.solvers import (
     NAMED,
     NYTRO,
+    PCG,
     SGPR,
     ASkotch,
     Direct,
@@ -40,7 +38,6 @@ from kernelmill.solvers import (
     Ended,
     Falkon,
     Pegasos,
-    direct,
     drive,
 )
 from kernelmill.solvers import eigenpro4 as ep4
@@ -71,6 +68,10 @@ TABLE = [
     (Falkon(tolerance=1e-9), {**SMALL, "kernel": kernels.Matern(3.0, nu=1.5)}, 60, 0.5, 1e-6),
     (Falkon(tolerance=1e-9), {**SMALL, "kernel": kernels.Gaussian(3.0)}, 60, 0.1, 1e-4),
     (Falkon(tolerance=1e-9), {**EVERY_ROW, "weights": True}, 40, 0.5, 1e-6),
+    (PCG(tolerance=1e-9, rank=20), EVERY_ROW, 90, 0.0, 1e-7),
+    (PCG(tolerance=1e-9), EVERY_ROW, 60, 0.5, 1e-7),
+    (PCG(tolerance=1e-9, rank=20), {**EVERY_ROW, "weights": True}, 60, 0.5, 1e-7),
+    (PCG(tolerance=1e-9, rank=20), {**EVERY_ROW, "kernel": kernels.Gaussian(3.0)}, 90, 0.1, 1e-6),
     (NYTRO(), {**SMALL, "weights": True}, 3000, 0.5, 1e-6),
     (NYTRO(keep=False), SMALL, 3000, 0.5, 1e-6),
     (ASkotch(m=40, rank=20), EVERY_ROW, 60, 0.5, 1e-6),
@@ -105,6 +106,7 @@ def test_reaches_its_fixed_point(solver, sizes, epochs, ridge, tolerance):
         EigenPro1(q=10),
         EigenPro2(s=50, q=10),
         Falkon(),
+        PCG(),
         NYTRO(),
         ASkotch(m=40, rank=20),
         Pegasos(m=20),
@@ -128,6 +130,7 @@ def test_equal_seed_and_plan_give_equal_weights(solver):
         EigenPro1(q=15),
         Falkon(tolerance=0),
         Falkon("logistic", tolerance=0),
+        PCG(tolerance=1e-12, rank=20),
         NYTRO(),
         ASkotch(m=40, rank=20),
         Pegasos(m=20),
@@ -418,71 +421,3 @@ def test_out_of_memory_in_an_epoch_of_eigenpro2_goes_on_with_nothing_kept(monkey
     )
     assert events.count("less_memory") == 1
     torch.testing.assert_close(got.alpha, expected.alpha, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("way", ["steps", "float32 factor"])
-@pytest.mark.parametrize("kernel", [Laplacian(3.0), Gaussian(4.0)])
-def test_float32_reaches_the_float64_solution(kernel, way, monkeypatch):
-    """With K held in float32, or its factor where that alone fits; weights too."""
-    g = torch.Generator().manual_seed(0)
-    X, w = torch.randn(700, 4, generator=g).double(), torch.rand(700, generator=g).double()
-    w[:3] = 0
-    Y = torch.stack([X[:, 0].sin(), torch.zeros(700).double()], 1)
-    K = bind(kernel, X.mean(0), "float64", torch.device("cpu"), 1 << 20)
-    Z, ridge = K.points(X), 0.1
-    exact = direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40)
-    made = []
-    if way == "steps":
-        monkeypatch.setattr(direct, "MANY", 100)
-        monkeypatch.setattr(direct, "factor_made", lambda *_: pytest.fail("factored"))
-    budget = 1 << 40 if way == "steps" else direct_bytes(700, every_row=True) - 1
-    name = "solve_nested" if way == "steps" else "conjugate"
-    plain = getattr(direct, name)
-    monkeypatch.setattr(direct, name, lambda *a: made.append(1) or plain(*a))
-    got = direct.kernel_ridge(K, Z, Y, w, ridge, budget)
-    assert made and (got[:3] == 0).all() and (got[:, 1] == 0).all()
-    gram = kernel(X)
-    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=1e-6)
-
-
-def test_rows_far_from_the_mean_are_solved_by_steps_or_a_factor(monkeypatch):
-    """Clusters 100 bandwidths away, whose distances float32 features would lose."""
-    g = torch.Generator().manual_seed(0)
-    X = torch.randn(600, 2, generator=g).double() + 100.0 * torch.arange(600)[:, None].fmod(3)
-    Y, w = torch.randn(600, 1, generator=g).double(), torch.ones(600).double()
-    K = bind(Laplacian(1.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
-    Z = K.points(X)
-    exact = direct.kernel_ridge(K, Z, Y, w, 0.1, 1 << 40)
-    monkeypatch.setattr(direct, "MANY", 100)
-    got = direct.kernel_ridge(K, Z, Y, w, 0.1, 1 << 40)
-    gram = Laplacian(1.0)(X)
-    torch.testing.assert_close(gram @ got, gram @ exact, rtol=0, atol=1e-6)
-
-
-def test_steps_that_do_not_get_there_leave_it_to_a_factor(monkeypatch):
-    """A ridge below what float32 tells apart, in float64; one that takes too many steps, in
-    float32.
-    """
-    g = torch.Generator().manual_seed(0)
-    X, w = torch.randn(500, 3, generator=g).double(), torch.ones(500).double()
-    Y = torch.randn(500, 1, generator=g).double()
-    K = bind(Gaussian(3.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
-    Z = K.points(X)
-    exact = [direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40) for ridge in (1e-9, 1e-3)]
-    monkeypatch.setattr(direct, "MANY", 100)
-    monkeypatch.setattr("kernelmill.ridge.MOST", 1)
-    monkeypatch.setattr("kernelmill.ridge.RANK", (2, 2))
-    small, usual = (direct.kernel_ridge(K, Z, Y, w, ridge, 1 << 40) for ridge in (1e-9, 1e-3))
-    assert torch.equal(small, exact[0])
-    gram = Gaussian(3.0)(X)
-    torch.testing.assert_close(gram @ usual, gram @ exact[1], rtol=0, atol=1e-5)
-    assert not torch.equal(usual, exact[1])
-
-
-def test_a_float32_factor_says_where_it_has_too_few_digits():
-    X = torch.randn(200, 2, generator=torch.Generator().manual_seed(0)).double()
-    K = bind(Gaussian(20.0), X.mean(0), "float64", torch.device("cpu"), 1 << 20)
-    little = direct_bytes(200, every_row=True) - 1
-    targets = torch.rand(200, 1, generator=torch.Generator().manual_seed(1)).double()
-    with pytest.warns(UserWarning, match="use a larger ridge"):
-        direct.kernel_ridge(K, K.points(X), targets, torch.ones(200).double(), 1e-12, little)

@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
 
 from kernelmill import KernelClassifier, KernelRegressor
@@ -10,7 +11,7 @@ from kernelmill.kernels import Gaussian, Laplacian, Sum
 from kernelmill.tuning import whole
 from kernelmill.tuning.sample import Effort, Sample
 from kernelmill.tuning.search import Choice
-from kernelmill.tuning.whole import Whole, improve
+from kernelmill.tuning.whole import TOLERANCE, Whole, improve
 
 TILE = 1 << 20
 
@@ -38,9 +39,10 @@ def test_an_attempt_is_kernel_ridge_of_all_rows_but_those_that_judge():
     assert len(judge.held) == 180 and len(found.alpha) == 720
     system = kernel(judge.X[:720]) + 0.1 * torch.eye(720, dtype=torch.float64)
     expected = kernel(judge.X[720:], judge.X[:720]) @ torch.linalg.solve(system, judge.Y[:720])
-    torch.testing.assert_close(found.verdict.values[720:], expected)
+    distance = (found.verdict.values[720:] - expected).norm() / expected.norm()
+    assert distance < 2 * TOLERANCE
     error = ((expected - judge.Y[720:]) ** 2).mean().item()
-    assert abs(found.verdict.score - error) < 1e-12
+    assert found.verdict.score == pytest.approx(error, rel=1e-2)
 
 
 def test_rounds_go_on_as_long_as_rows_that_were_kept_out_prefer_them():

@@ -436,7 +436,7 @@ def _seconds_of_a_try(task: Task) -> float:
     the sample's; else infinity.
     """
     base, effort = task.base, effort_of(task.data)
-    exact = base.every_row and isinstance(task.solver, solvers.Direct)
+    exact = base.every_row and isinstance(task.solver, (solvers.Direct, solvers.PCG))
     learned = effort.thorough and task.request.ways.learned
     held = not isinstance(task.data.rows.X, Stream)
     if not (exact and learned and held and base.n > effort.judged):

@@ -2,6 +2,7 @@
 kernel where there is a GPU.
 """
 
+from .gram import Gram
 from .modes import in_own_modes, own_modes
 from .product import (
     FEW,
@@ -28,6 +29,7 @@ __all__ = [
     "ROUNDINGS",
     "SMALLEST_TILE",
     "Block",
+    "Gram",
     "KernelProduct",
     "bind",
     "by_columns",

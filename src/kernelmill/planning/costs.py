@@ -35,12 +35,10 @@ def always(plan: Plan) -> float:
     return 0.06 if plan.on_gpu else 0.02 + 1e-9 * plan.n * plan.d
 
 
-def direct_bytes(p: int, every_row: bool, single: bool = False) -> int:
+def direct_bytes(p: int, every_row: bool) -> int:
     """K(Z,Z) and its factor, the normal matrix and its factor, all float64; where every row is a
     center, one matrix, which the factor takes the place of, and the inverses of its diagonal
-    blocks; of a `single` one, in float32, no inverses.
+    blocks.
     """
-    if single:
-        return 4 * p * p + 8 * TILE_BYTES
     numbers = p * (p + 1024) if every_row else 4 * p * p
     return 8 * numbers + 4 * TILE_BYTES

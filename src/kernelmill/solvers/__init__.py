@@ -26,6 +26,7 @@ from .eigenpro4 import EigenPro4
 from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
+from .pcg import PCG
 from .pegasos import Pegasos
 from .registry import NAMED, loss_of, resolve
 from .sgpr import SGPR
@@ -34,6 +35,7 @@ __all__ = [
     "ASkotch",
     "EigenPro1",
     "NYTRO",
+    "PCG",
     "Pegasos",
     "SGPR",
     "Sparse",

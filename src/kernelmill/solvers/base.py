@@ -204,6 +204,7 @@ class Report:
 
     `state` is one that later rounds do not touch, or None while there are no weights yet and only
     `rows` were seen. `short` ends the run: why it is far from its limit, and what would help.
+    `note` stands in the history.
     """
 
     kind: str
@@ -212,6 +213,7 @@ class Report:
     eta: float | None = None
     rows: int = 0
     short: str = ""
+    note: str = ""
 
 
 class Diverged(Exception):

@@ -14,25 +14,17 @@ import torch
 from torch import Tensor
 
 from ..data import Source
-from ..errors import InputError, warn
+from ..errors import InputError
 from ..kernels import Points
 from ..ops import KernelProduct
 from ..planning.costs import always, direct_bytes, factoring, values64
 from ..planning.machine import Rates
-from ..planning.memory import TILE_BYTES
 from ..planning.plan import Plan
-from ..projection import NotPositiveDefinite, factor, factor_in_place, factor_made
-from ..ridge import NESTED, RANK, RESIDUAL, Map, by_factor, conjugate, solve_nested
+from ..projection import factor, factor_made
 from .base import Offer, Problem, Report, Solver, State
 from .row_blocks import InFloat64, in_float64, whitened
 
 WORST = 1e13  # condition of the normal equations above which float64 has no digits left for them
-# Rows on a CPU from which conjugate gradients are quicker than a factor, with so few outputs.
-MANY, FEW = 6000, 5
-# Over the largest sum of a row of K, the ridge from which a float32 factor has digits enough: a
-# wide Gaussian of 4,000 rows is solved in 6 steps at 3e-7, not in 20 at 3e-8.
-SMALL = 2.5e-7
-MOST = 100  # steps with a float32 factor, each of which evaluates K
 
 
 @dataclass
@@ -68,26 +60,19 @@ class Direct(Solver[Added, DirectState | None]):
 
     def plan(self, base: Plan) -> Plan:
         bytes = direct_bytes(base.p, base.every_row)
-        if base.every_row and bytes > base.budget:
-            bytes = direct_bytes(base.p, True, single=True) + 64 * base.p * base.c
-            bytes += 4 * base.tile_bytes
         if bytes > base.budget:
+            lean = "pcg" if base.every_row else "eigenpro4"
             raise InputError(
                 f"solver='direct' needs {bytes / 2**30:.1f} GiB for {base.p} centers,"
                 f" {base.budget / 2**30:.1f} GiB may be used; use fewer centers or"
-                " solver='eigenpro4', which takes memory in proportion to the centers."
+                f" solver={lean!r}, which takes memory in proportion to the centers."
             )
         return replace(base, precision="float64", epochs=1, bytes=bytes)
 
     def seconds(self, plan: Plan, rates: Rates) -> float:
         n, p = plan.n, plan.p
         if plan.every_row:
-            # Of many rows on a CPU a factor in float32: which a small ridge takes, that is not
-            # known yet. With a usual one it is a third of that.
-            share = 0.55 if _takes_steps(n, plan.c, plan.on_gpu, plan.budget) else 1.0
-            # With a float32 factor alone, each of some ten steps evaluates K again.
-            times = 1 if direct_bytes(n, every_row=True) <= plan.budget else 11
-            return always(plan) + times * values64(n * n, plan, rates) + share * factoring(n, rates)
+            return always(plan) + values64(n * n, plan, rates) + factoring(n, rates)
         work = (
             2 if plan.on_gpu else 3
             # A triangular solve, at less than a product's rate, and a product.
@@ -119,90 +104,25 @@ class Direct(Solver[Added, DirectState | None]):
             rows.Y.to(K.device, K.dtype),
             rows.w.to(K.device, K.dtype),
             setup.plan.ridge,
-            setup.plan.budget,
         )
         yield Report("epoch", DirectState(setup.plan, alpha, epoch=1))
 
 
-def kernel_ridge(
-    K: KernelProduct, Z: Points, Y: Tensor, w: Tensor, ridge: float, budget: int
-) -> Tensor:
-    """(√w K √w + λ) β = √w y, α = √w β: rows of weight 0 drop out.
-
-    By a factor in float64, which takes K's place. Of many rows on a CPU, by conjugate gradients
-    with K in float64, and in float32 where it is held; where a float64 factor does not fit, by one
-    in float32 and the same.
+def kernel_ridge(K: KernelProduct, Z: Points, Y: Tensor, w: Tensor, ridge: float) -> Tensor:
+    """(√w K √w + λ) β = √w y, α = √w β, by a factor that takes K's place: rows of weight 0 drop
+    out.
     """
-    root = w.sqrt()[:, None]
-    right, n = root * Y, len(Z)
+    root, n = w.sqrt()[:, None], len(Z)
 
-    def system(dtype: torch.dtype = torch.float64) -> Tensor:
-        A = torch.empty(n, n, dtype=dtype, device=K.device)
-        K.gram(Z, A)  # in float64: float32 features lose the distances of far rows
-        A *= root.to(dtype)
-        A *= root.T.to(dtype)
+    def system() -> Tensor:
+        A = torch.empty(n, n, dtype=torch.float64, device=K.device)
+        K.gram(Z, A)
+        A *= root
+        A *= root.T
         A.diagonal().add_(ridge)
         return A
 
-    def times(v: Tensor) -> Tensor:
-        return root * K.gram_times(Z, root * v) + ridge * v
-
-    if _takes_steps(n, Y.shape[1], K.device.type == "cuda", budget):
-        A = system(torch.float32)
-        found = _by_steps(A, times, ridge, right) if ridge > least_ridge(A) else None
-        if found is not None:
-            return root * found
-        del A
-    if direct_bytes(n, every_row=True) > budget:
-        return root * _single(system(torch.float32), right, times)
-    return root * factor_made(system).solve(right)
-
-
-def _by_steps(A: Tensor, times: Map, ridge: float, Y: Tensor) -> Tensor | None:
-    """With K held in float32, which a factor of it takes the place of where steps alone are too
-    many; None where that has too few digits.
-    """
-    found = solve_nested(times, A, ridge, Y)
-    if found is None and factor_in_place(L := A.T):
-        found, left = conjugate(times, by_factor(L), Y, NESTED)
-        return found if left <= NESTED else None
-    return found
-
-
-def _takes_steps(n: int, c: int, on_gpu: bool, budget: int) -> bool:
-    """Whether conjugate gradients are tried before a factor: a GPU gains nothing by it, and many
-    outputs are solved for with one factor.
-    """
-    return not on_gpu and n >= MANY * max(1.0, c / FEW) and _bytes_of_steps(n, c) <= budget
-
-
-def _bytes_of_steps(n: int, c: int) -> int:
-    """K in float32, the rows of its rough inverse, and what steps carry."""
-    return 4 * n * (n + 2 * RANK[1]) + 100 * n * c + 8 * TILE_BYTES
-
-
-def _single(A: Tensor, Y: Tensor, times: Map) -> Tensor:
-    """With a float32 factor alone, which takes A's place: of A with as much more on its diagonal as
-    it has digits for.
-    """
-    A.diagonal().add_(least_ridge(A))
-    if not factor_in_place(L := A.T):
-        raise NotPositiveDefinite(
-            f"K of {len(A)} rows cannot be factored in float32, and float64 does not fit; use"
-            " solver='falkon' or a larger ridge."
-        )
-    found, left = conjugate(times, by_factor(L), Y, RESIDUAL, MOST)
-    if not left <= 1e2 * RESIDUAL:
-        warn(
-            f"the direct solution of {len(A)} rows was left at a residual of {left:.1g}: a float32"
-            " factor has too few digits, and one in float64 does not fit; use a larger ridge."
-        )
-    return found
-
-
-def least_ridge(A: Tensor) -> float:
-    """From which a float32 factor has digits enough."""
-    return SMALL * (A @ A.new_ones(len(A), 1)).abs().max().item()
+    return root * factor_made(system).solve(root * Y)
 
 
 def least_squares(source: Source, setup: Added) -> Iterator[Report]:

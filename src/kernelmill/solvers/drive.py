@@ -121,7 +121,7 @@ def _note(done: Report, trail: Trail, report: Reporter) -> bool:
     trail.keep(done.state)
     if done.kind == "start" or done.short:
         return False
-    return report(done.kind, done.state, loss=done.loss, eta=done.eta, stored=True)
+    return report(done.kind, done.state, loss=done.loss, eta=done.eta, note=done.note, stored=True)
 
 
 class Trail:

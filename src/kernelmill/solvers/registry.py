@@ -16,6 +16,7 @@ from .eigenpro4 import EigenPro4
 from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
+from .pcg import PCG
 from .pegasos import Pegasos
 from .sgpr import SGPR
 
@@ -23,6 +24,7 @@ NAMED: dict[str, type[Solver]] = {
     solver.name: solver
     for solver in (
         Direct,
+        PCG,
         Falkon,
         EigenPro2,
         EigenPro4,

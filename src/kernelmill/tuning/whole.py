@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..kernel_system import solve
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..ops import bind
 from ..projection import NotPositiveDefinite
-from ..solvers.direct import kernel_ridge
 from .judge import STEP, Fold, Judge, Verdict, is_ridge
 from .metric import POWERS, Gradients, in_own_metric
 from .sample import Sample
@@ -29,6 +29,8 @@ HELD = 4000  # rows that judge
 ROUNDS = 4  # of metrics
 SECONDS = 18.0  # that all solutions together may take
 CHANCES = 2.0  # standard errors by which another must be better: several are tried
+# Relative residuals at which a solution ends, and above which it judges nothing; most iterations.
+TOLERANCE, FAR, MOST = 1e-3, 1e-2, 100
 LONGEST = 9.0  # seconds, predicted, of a solution that is tried at all
 
 
@@ -58,19 +60,27 @@ class Whole(Judge):
         """The exact solution; None where there is none."""
         fold = self.folds[0]
         n, X = len(fold.fitted), self.X
-        origin = X[:n].mean(0)
-        K = bind(kernel, origin, "float64", X.device, self._tile_bytes)
-        Z = K.points(X[:n])
+        sizes = {"tile_bytes": self._tile_bytes, "budget": self._budget}
         try:
-            alpha = kernel_ridge(K, Z, self.Y[:n], self.w[:n], ridge, self._budget)
+            solved = solve(
+                kernel,
+                X[:n],
+                self.Y[:n],
+                self.w[:n],
+                ridge,
+                tolerance=TOLERANCE,
+                iterations=MOST,
+                **sizes,
+            )
         except NotPositiveDefinite:
             return None
-        values = torch.zeros_like(self.Y)
-        values[n:] = K.matmul(K.points(X[n:]), Z, alpha)
-        if not bool(torch.isfinite(values).all()):
+        if not solved.residual <= FAR:
             return None
+        K = bind(kernel, X[:n].mean(0), "float64", X.device, self._tile_bytes)
+        values = torch.zeros_like(self.Y)
+        values[n:] = K.matmul(K.points(X[n:]), K.points(X[:n]), solved.alpha)
         verdict = Verdict(self.score(values), self.error(values), ridge, values)
-        return Attempt(kernel, verdict, alpha, label)
+        return Attempt(kernel, verdict, solved.alpha, label)
 
     def gradients(self, attempt: Attempt) -> list[Gradients]:
         mean = attempt.alpha.new_zeros(attempt.alpha.shape[1])

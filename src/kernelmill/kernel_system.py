@@ -1,0 +1,320 @@
+"""(√w K √w + λ) β = √w Y for every row a center, α = √w β: products, residuals, and the Nyström
+preconditioner that conjugate gradients need. K is never held whole (docs/solvers.md).
+
+Fast products are float32, or float64 if asked for; residuals are float64. Rows are dealt out to
+ranks; an iteration gathers one vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .distributed.team import Alone, Communicator, gather, own_rows, shard
+from .kernels import Kernel
+from .ops import Gram, Rounded, bind, frame
+from .projection import NotPositiveDefinite
+
+LEAST, MOST, MOST_ON_GPU = 256, 2000, 4096  # rank of a preconditioner
+BLOCK = 256  # pivots drawn at a time
+CHECKED = 1024  # rows whose residual is computed in float64 before an iterate is trusted
+# Below this share of the largest, negative diagonals and curvatures are more than rounding.
+NEGATIVE = 1e-4
+CHECK_EVERY = 20  # iterations between two looks at the true residual of some rows
+# Fast products that leave more than this share of a residual have no digits left for it.
+STALLED = 0.5
+
+
+@dataclass(frozen=True)
+class Nystrom:
+    """(B Bᵀ + μ)⁻¹, where √w K √w ≈ B Bᵀ is a partial Cholesky factor with random pivots.
+
+    μ is λ and the mean diagonal that B leaves: what a row still has on its own.
+    """
+
+    B: Rounded  # (n, r), this rank's rows, in float32; products are float64
+    L: Tensor  # L Lᵀ = Bᵀ B + μ
+    mu: float
+    comm: Communicator
+
+    def solve(self, r: Tensor) -> Tensor:
+        inner = torch.cholesky_solve(self.comm.all_sum(self.B.T @ r), self.L)
+        return (r - self.B @ inner) / self.mu
+
+
+class KernelSystem:
+    """A = √w K(X,X) √w + λ, of which this rank has some rows."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        kernel: Kernel,
+        Z: Tensor,
+        w: Tensor,
+        ridge: float,
+        comm: Communicator,
+        *,
+        device: str,
+        precision: str,
+        tile_bytes: int,
+        room: int = 0,
+    ):
+        """`Z`, `w`: this rank's rows and their weights. `precision` is that of fast products,
+        `room` the bytes in which K may be held.
+        """
+        self.comm, self.ridge = comm, ridge
+        counts = comm.all_sum(torch.tensor(float(len(Z)), dtype=torch.float64))
+        self.n = int(counts.item())
+        place = torch.device(device)
+        origin, spread = frame(kernel, Z, comm.all_sum)
+        X = gather(comm, Z, 0, self.n)
+        self._exact = bind(kernel, origin, "float64", place, tile_bytes, spread)
+        self._X = self._exact.points(X)
+        self._own = self._X if comm.size == 1 else self._X[shard(comm)]
+        self._root = w.to(place, torch.float64).sqrt()[:, None]
+        self._roots = gather(comm, self._root, 0, self.n)
+        diagonal = self._root[:, 0] ** 2 * self._exact.diagonal(self._own).double()
+        self._diagonal, self._scale = diagonal, self._largest(diagonal)
+        self.dtype = torch.float64 if precision == "float64" else torch.float32
+        if place.type == "cpu" or precision == "float64":
+            # A CPU evaluates what it holds once: in float64, which keeps the distances of far rows.
+            self._gram = Gram(self._exact, self._own, self._X, room)
+        else:
+            fast = bind(kernel, origin, precision, place, tile_bytes, spread)
+            points = fast.points(X)
+            own = points if comm.size == 1 else points[shard(comm)]
+            self._gram = Gram(fast, own, points, room)
+
+    # ---- vectors of this rank's rows
+
+    def dots(self, a: Tensor, b: Tensor) -> Tensor:
+        """The inner product of each column, over all ranks."""
+        return self.comm.all_sum((a * b).sum(0))
+
+    def right(self, Y: Tensor) -> Tensor:
+        """√w Y."""
+        return self._root * Y.to(self._root)
+
+    def weights(self, beta: Tensor) -> Tensor:
+        """α = √w β."""
+        return self._root * beta
+
+    def times(self, v: Tensor, exact: bool = False) -> Tensor:
+        """A v, by the fast product or in float64, which costs several of them."""
+        return self._root * self._product(self._root * v, exact) + self.ridge * v
+
+    def _product(self, v: Tensor, exact: bool) -> Tensor:
+        """K v, v sharded as all vectors are."""
+        everywhere = gather(self.comm, v if exact else v.to(self.dtype), 0, self.n)
+        if not exact:
+            return (self._gram @ everywhere).double()
+        if self.comm.size == 1:
+            return self._exact.gram_times(self._X, everywhere)
+        return self._exact.matmul(self._own, self._X, everywhere)
+
+    def shrinkage(self, alpha: Tensor) -> Tensor:
+        """λ β = λ α/√w; 0 where w is."""
+        return torch.where(self._root > 0, self.ridge * alpha / self._root, 0.0)
+
+    def residual(self, alpha: Tensor, b: Tensor) -> Tensor:
+        """b − A β in float64."""
+        return b - self._root * self._product(alpha, exact=True) - self.shrinkage(alpha)
+
+    def drift(self, alpha: Tensor, b: Tensor, r: Tensor) -> float:
+        """‖(b − A β) − r‖ / ‖b‖ of the worst column, estimated from some rows in float64."""
+        count = min(self.n, CHECKED)
+        rows = torch.linspace(0, self.n - 1, count).round().long()
+        mine, at = own_rows(self.comm, rows)
+        at = at[mine].to(r.device)
+        all_rows = gather(self.comm, alpha, 0, self.n)
+        product = self._exact.matmul(self._own[at], self._X, all_rows)
+        true = (b - self.shrinkage(alpha))[at] - self._root[at] * product
+        squares = self.comm.all_sum(((true - r[at]) ** 2).sum(0)) * (self.n / count)
+        return self.relative(squares, b)
+
+    def relative(self, squares: Tensor, b: Tensor) -> float:
+        """The root of the largest share of ‖b‖² that `squares`, one for each column, are."""
+        whole = self.dots(b, b)
+        return (squares / whole.clamp(min=torch.finfo(whole.dtype).tiny)).sqrt().max().item()
+
+    # ---- the preconditioner
+
+    def nystrom(self, rank: int, seed: int) -> Nystrom:
+        """Randomly pivoted Cholesky of √w K √w: rows are drawn in proportion to the diagonal that
+        is left of them, which takes the rows that earlier ones say least of.
+        """
+        K, own, root, comm = self._exact, self._own, self._root, self.comm
+        draw = torch.Generator().manual_seed(seed)
+        left, largest = self._diagonal, self._scale
+        B = torch.empty(len(own), rank, dtype=torch.float32, device=root.device)
+        r = 0
+        while r < rank:
+            everywhere = gather(comm, left[:, None], 0, self.n)[:, 0].cpu()
+            if everywhere.min().item() < -NEGATIVE * largest:
+                raise not_positive_definite(self.n)
+            # Rows of which nothing but rounding is left are no pivots.
+            possible = int((everywhere > 1e-7 * largest).sum())
+            if not possible or everywhere.sum().item() <= self.ridge:
+                break
+            race = torch.empty(self.n, dtype=torch.float64).exponential_(generator=draw)
+            pivots = (everywhere.clamp(min=0) / race).topk(min(BLOCK, rank - r, possible)).indices
+            mine, at = own_rows(comm, pivots)
+            of_pivots = torch.zeros(len(pivots), r, device=root.device)
+            of_pivots[mine] = B[at[mine], :r]
+            of_pivots = comm.all_sum(of_pivots)
+            at_root = self._roots[pivots]
+            block = root * K.dense64(own, self._X[pivots]) * at_root.T
+            block -= (B[:, :r] @ of_pivots.T).double()
+            core = torch.zeros(len(pivots), len(pivots), dtype=torch.float64, device=root.device)
+            core[mine] = block[at[mine]]
+            core = comm.all_sum(core)
+            core = (core + core.T) / 2
+            # float32 sums are off by so much: smaller directions are noise.
+            core.diagonal().add_(1e-6 * max(core.diagonal().max().item(), 1e-6 * largest))
+            L, failed = torch.linalg.cholesky_ex(core)
+            if failed.item():
+                break
+            new = torch.linalg.solve_triangular(L, block.T, upper=False).T.float()
+            B[:, r : r + len(pivots)] = new
+            left = left - new.double().square().sum(1)
+            left[at[mine]] = 0.0
+            r += len(pivots)
+        B = B[:, :r]
+        mu = self.ridge + comm.all_sum(left.clamp(min=0).sum()).item() / self.n
+        mu = max(mu, torch.finfo(torch.float32).eps * largest)
+        inner = torch.zeros(r, r, dtype=torch.float64, device=root.device)
+        for part in B.split(max(1, (1 << 26) // max(1, r))):
+            wide = part.double()
+            inner.addmm_(wide.T, wide)
+        inner = comm.all_sum(inner)
+        inner.diagonal().add_(mu)
+        return Nystrom(Rounded(B.contiguous()), torch.linalg.cholesky(inner), mu, comm)
+
+    def _largest(self, values: Tensor) -> float:
+        return gather(self.comm, values[:, None], 0, self.n).max().item()
+
+    def is_noise(self, v: Tensor, curvature: Tensor) -> bool:
+        """Whether vᵀ A v is no more than rounding makes of it in a fast product."""
+        digits = 4 * torch.finfo(torch.float32).eps * self.n**0.5
+        return bool((curvature.abs() < digits * self._scale * self.dots(v, v)).any())
+
+    def check_curvature(self, v: Tensor, curvature: Tensor) -> None:
+        """Raise where vᵀ A v is below 0 by more than rounding: K is no kernel matrix then."""
+        if bool((curvature < -NEGATIVE * self._scale * self.dots(v, v)).any()):
+            raise not_positive_definite(self.n)
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """Where conjugate gradients are: weights, their residual as it is carried along, the direction
+    of the next step, and rᵀ P⁻¹ r.
+    """
+
+    alpha: Tensor
+    r: Tensor
+    direction: Tensor
+    size: Tensor
+    residual: float  # relative, of the worst column
+    trusted: float  # the last one that was computed in float64
+    slow: bool = False  # fast products have no digits left: each is float64
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Solving:
+    """Conjugate gradients for A β = b, to a relative residual of `tolerance`."""
+
+    system: KernelSystem
+    preconditioner: Nystrom
+    b: Tensor
+    tolerance: float
+
+    def start(self, alpha: Tensor, step: int = 0, slow: bool = False) -> Iterate:
+        """At these weights, with their residual in float64."""
+        system, b = self.system, self.b
+        r = system.residual(alpha, b) if bool(alpha.any()) else b.clone()
+        z = self.preconditioner.solve(r)
+        left = system.relative(system.dots(r, r), b)
+        return Iterate(alpha, r, z, system.dots(r, z), left, left, slow, step)
+
+    def step(self, now: Iterate) -> Iterate:
+        """The next iterate. Its residual is trusted where it ends the run, and looked at now and
+        then: where rounding has moved it, conjugate gradients begin again from the weights.
+        """
+        after = self._step(now)
+        if after.slow or (after.residual > self.tolerance and after.step % CHECK_EVERY):
+            return after
+        drift = self.system.drift(after.alpha, self.b, after.r)
+        if drift <= max(self.tolerance, STALLED * after.residual):
+            return replace(after, residual=max(after.residual, drift))
+        again = self.start(after.alpha, after.step)
+        return replace(again, slow=again.residual > STALLED * now.trusted)
+
+    def _step(self, now: Iterate) -> Iterate:
+        """With β of Polak and Ribière, as products are rounded."""
+        system, v, tiny = self.system, now.direction, torch.finfo(torch.float64).tiny
+        q = system.times(v, exact=now.slow)
+        curvature = system.dots(v, q)
+        if not now.slow and system.is_noise(v, curvature):
+            return self._step(self.start(now.alpha, now.step, slow=True))
+        system.check_curvature(v, curvature)
+        step = torch.where(curvature > 0, now.size / curvature.clamp(min=tiny), 0.0)
+        alpha, r = now.alpha + step * system.weights(v), now.r - step * q
+        z = self.preconditioner.solve(r)
+        size = system.dots(r, z)
+        share = ((size - system.dots(now.r, z)) / now.size.clamp(min=tiny)).clamp(min=0)
+        left = system.relative(system.dots(r, r), self.b)
+        return Iterate(alpha, r, z + share * v, size, left, now.trusted, now.slow, now.step + 1)
+
+    def loss(self, now: Iterate) -> float:
+        """Σ w (y − f)², of all outputs."""
+        misfit = now.r + self.system.shrinkage(now.alpha)
+        return self.system.dots(misfit, misfit).sum().item()
+
+
+def solve(  # noqa: PLR0913
+    kernel: Kernel,
+    X: Tensor,
+    Y: Tensor,
+    w: Tensor,
+    ridge: float,
+    *,
+    tolerance: float,
+    iterations: int,
+    tile_bytes: int,
+    budget: int,
+) -> Iterate:
+    """Kernel ridge of these rows, on their device."""
+    device = X.device
+    system = KernelSystem(
+        kernel,
+        X,
+        w,
+        ridge,
+        Alone(),
+        device=str(device),
+        precision="float32",
+        tile_bytes=tile_bytes,
+        room=budget // 2,
+    )
+    rank = default_rank(len(X), budget // 8, device.type != "cpu")
+    b = system.right(Y)
+    solving = Solving(system, system.nystrom(rank, 0), b, tolerance)
+    now = solving.start(torch.zeros_like(b))
+    while now.residual > tolerance and now.step < iterations:
+        now = solving.step(now)
+    return now
+
+
+def default_rank(n: int, room: int, on_gpu: bool) -> int:
+    """Of the preconditioner for n rows, in `room` bytes: an eighth of the rows, within limits."""
+    most = MOST_ON_GPU if on_gpu else MOST
+    return min(n, max(LEAST, n // 8), most, room // (4 * n + 1))
+
+
+def not_positive_definite(n: int) -> NotPositiveDefinite:
+    return NotPositiveDefinite(
+        f"K of {n} rows is not positive definite, so that no ridge regression belongs to it; use a"
+        " positive definite kernel, or a much larger ridge."
+    )

@@ -1,0 +1,214 @@
+"""PCG: every row a center, against the float64 factor."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_problem
+from kernelmill import InputError, KernelRegressor, kernels
+from kernelmill.distributed.team import Alone
+from kernelmill.distributed.threads import run_threads
+from kernelmill.kernel_system import KernelSystem
+from kernelmill.ops import bind, gram
+from kernelmill.ops.gram import Gram
+from kernelmill.projection import NotPositiveDefinite
+from kernelmill.solvers import PCG, Ended
+
+N = 300
+
+
+def system(problem, ridge, comm=None, **options):
+    comm = comm or Alone()
+    w = torch.ones(len(problem.X)).double() if problem.w is None else problem.w
+    settings = {"device": "cpu", "precision": "float64", "tile_bytes": 1 << 20, "room": 0}
+    mine = slice(comm.rank, None, comm.size)
+    return KernelSystem(
+        problem.kernel, problem.X[mine], w[mine], ridge, comm, **{**settings, **options}
+    )
+
+
+def matrix(problem, ridge):
+    """A, the slow way."""
+    K = problem.kernel(problem.X, problem.X)
+    root = torch.ones(len(K)).double() if problem.w is None else problem.w.sqrt()
+    return root[:, None] * K * root + ridge * torch.eye(len(K)).double()
+
+
+@pytest.mark.parametrize("room", [0, 4 * 40 * 60, 1 << 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("some", [False, True])
+def test_a_gram_matrix_in_panels_multiplies_like_the_whole(room, dtype, some, monkeypatch):
+    monkeypatch.setattr(gram, "PANEL", 2000)
+    X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0)).double()
+    K = bind(kernels.Matern(2.0), X.mean(0), "float64", torch.device("cpu"), 1 << 16)
+    points = K.points(X)
+    rows = points[slice(0, None, 2)] if some else points
+    product = Gram(K, rows, points, room)
+    v = torch.randn(N, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
+    want = K.dense(rows, points) @ v.double()
+    got = product @ v
+    assert got.dtype == dtype and ((got - want).norm() / want.norm()).item() < 1e-6
+    held = sum(panel.numel() * 4 for panel in product._held)
+    assert held <= room and (room < 1 << 29 or held <= Gram.bytes(len(rows), N))
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("rank", [20, N])
+def test_the_preconditioner_is_the_inverse_of_what_it_says(weights, rank):
+    """B Bᵀ + μ, where B Bᵀ is below K; of full rank A itself."""
+    problem, ridge = make_problem(n=N, p=N, weights=weights), 0.3
+    pre = system(problem, ridge).nystrom(rank, 0)
+    A = matrix(problem, ridge)
+    low = pre.B[:, :] @ pre.B[:, :].T
+    eye = torch.eye(N).double()
+    torch.testing.assert_close(pre.solve(low + pre.mu * eye), eye, rtol=0, atol=1e-9)
+    left = torch.linalg.eigvalsh(A - ridge * eye - low)
+    assert left[0] > -1e-4 and pre.mu == pytest.approx(
+        ridge + left.sum().item() / N, rel=1e-3, abs=1e-5
+    )
+    condition = torch.linalg.eigvals(pre.solve(A)).real
+    plain = torch.linalg.eigvalsh(A)
+    assert condition.max() / condition.min() < 0.5 * plain[-1] / plain[0]
+    if rank == N:
+        assert condition.max() / condition.min() < 1.01
+
+
+def test_products_and_residuals_are_those_of_the_matrix():
+    problem, ridge = make_problem(n=N, p=N, weights=True), 0.3
+    problem.w[:4] = 0
+    equations, A = system(problem, ridge, room=1 << 20), matrix(problem, ridge)
+    beta = torch.randn(N, 3).double()
+    beta[:4] = 0
+    b = equations.right(problem.Y)
+    for exact, near in ((True, 1e-12), (False, 1e-6)):
+        torch.testing.assert_close(equations.times(beta, exact), A @ beta, rtol=near, atol=near)
+    r = equations.residual(equations.weights(beta), b)
+    torch.testing.assert_close(r, b - A @ beta, rtol=1e-10, atol=1e-10)
+    off = r + 0.01 * b
+    assert equations.drift(equations.weights(beta), b, off) == pytest.approx(0.01, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "ridge"),
+    [(kernels.Laplacian(2.0), 0.5), (kernels.Gaussian(8.0), 1e-5), (kernels.Matern(4.0), 0.0)],
+)
+def test_it_ends_at_the_residual_it_says(kernel, ridge, dtype):
+    problem = make_problem(n=N, p=N, kernel=kernel, weights=True)
+    done = problem.drive(
+        PCG(tolerance=1e-4, rank=40), epochs=2000, ridge=ridge, dtype=dtype, regression=True
+    )
+    assert done.ended is Ended.DONE
+    beta = done.state.alpha.double() / problem.w.sqrt()[:, None]
+    b = problem.w.sqrt()[:, None] * problem.Y
+    true = ((b - matrix(problem, ridge) @ beta).norm(dim=0) / b.norm(dim=0)).max().item()
+    assert done.state.residual <= 1e-4 and true < 2.1e-4
+
+
+def test_rounding_that_spoils_fast_products_is_found_and_left():
+    """A ridge below what float32 tells apart: the end is by products in float64."""
+    problem = make_problem(n=N, p=N, kernel=kernels.Gaussian(2.0))
+    done = problem.drive(
+        PCG(tolerance=1e-8, rank=200), epochs=2000, ridge=1e-7, regression=True, fine="float64"
+    )
+    state = done.state
+    assert done.ended is Ended.DONE and state.plan.precision == "float64" and state.slow
+    assert problem.distance(state.alpha, problem.direct(1e-7)) < 1e-6
+
+
+def test_it_warns_of_a_residual_above_what_was_asked():
+    problem = make_problem(n=N, p=N, kernel=kernels.Gaussian(2.0))
+    done = problem.drive(PCG(tolerance=1e-8, rank=5), epochs=3, ridge=1e-3, regression=True)
+    assert done.ended is Ended.SHORT and "1e-08 was asked for" in done.why
+    assert done.state.epoch == 3 and f"{done.state.residual:.2g}" in done.why
+
+
+def test_the_history_says_each_residual():
+    problem = make_problem(n=N, p=N)
+    notes, losses = [], []
+    problem.drive(
+        PCG(tolerance=1e-6, rank=10),
+        epochs=100,
+        ridge=0.1,
+        on_event=lambda e: (
+            bool(e.kind == "epoch" and (notes.append(e.note), losses.append(e.loss))) and False
+        ),
+    )
+    sizes = [float(note.removeprefix("residual ")) for note in notes]
+    assert len(sizes) > 3 and sizes[-1] <= 1e-6 < sizes[-2]
+    A, K = matrix(problem, 0.1), problem.kernel(problem.X, problem.X)
+    f = K @ torch.linalg.solve(A, problem.Y)
+    assert losses[-1] == pytest.approx(((f - problem.Y) ** 2).sum().item() / N, rel=1e-5)
+
+
+def test_it_goes_on_from_weights_in_fewer_iterations():
+    problem = make_problem(n=N, p=N)
+    solver = PCG(tolerance=1e-6, rank=10)
+    cold = problem.solve(solver, epochs=100, ridge=0.1)
+    near = problem.solve(solver, epochs=100, ridge=0.11)
+    plan = problem.plan(solver, epochs=100, ridge=0.1)
+    warm = problem.drive(solver, state=solver.start_from(plan, near.alpha)).state
+    assert warm.epoch < cold.epoch
+    assert problem.distance(warm.alpha, problem.direct(0.1)) < 1e-5
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_give_the_weights_of_one(ranks):
+    problem = make_problem(n=N + 1, p=N + 1, weights=True)
+    solver, options = PCG(rank=30), {"epochs": 50, "ridge": 0.2, "regression": True}
+    want = problem.solve(solver, **options).alpha
+    found = torch.empty_like(want)
+
+    def work(comm):
+        found[comm.rank :: comm.size] = problem.solve(solver, comm=comm, **options).alpha
+
+    run_threads(ranks, work)
+    assert ((found - want).norm() / want.norm()).item() < 1e-8
+
+
+@dataclass(eq=False)
+class Indefinite(kernels.Kernel):
+    def evaluate(self, A, B, out=None):
+        K = torch.cdist(A.x, B.x)
+        return K if out is None else out.copy_(K)
+
+    def diagonal(self, A):
+        return A.x.new_ones(len(A))
+
+
+def test_a_kernel_that_is_not_positive_definite_is_named():
+    problem = make_problem(n=N, p=N, kernel=Indefinite())
+    with pytest.raises(NotPositiveDefinite, match="is not positive definite"):
+        problem.drive(PCG(), epochs=50, ridge=0.1)
+
+
+def test_repeated_rows_without_a_ridge_end_with_a_sentence():
+    """Equal rows with other targets: no weights give both."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(60, 3)), 2, 0)
+    problem = make_problem(n=120, p=120, d=3)
+    problem.X[:] = torch.as_tensor(X)
+    done = problem.drive(PCG(), epochs=50, ridge=0.0)
+    assert done.ended is Ended.SHORT and "use a larger ridge" in done.why
+    assert torch.isfinite(done.state.alpha).all()
+
+
+def test_too_little_memory_is_a_sentence():
+    problem = make_problem(n=N, p=N)
+    with pytest.raises(InputError, match="solver='pcg' needs"):
+        problem.plan(PCG(), budget=1 << 16)
+    plan = problem.plan(PCG(rank=10), budget=1 << 30)
+    assert plan.keep_all and not problem.plan(PCG(rank=10), budget=34 << 20).keep_all
+    with pytest.raises(InputError, match="makes every row a center"):
+        make_problem(n=N, p=20).plan(PCG())
+    assert replace(plan, keep_all=False).bytes > 0
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    w = np.ones(50)
+    w[3] = np.nan
+    with pytest.raises(ValueError, match="sample_weight must be finite"):
+        KernelRegressor(solver="pcg", ridge=0.1).fit(X, X[:, 0], sample_weight=w)
