@@ -55,7 +55,7 @@ def _measured(
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        model = KernelRegressor(kernel, solver="pcg", ridge=ridge).fit(X, y)
+        model = KernelRegressor(kernel=kernel, solver="pcg", ridge=ridge).fit(X, y)
         seconds.append(time.perf_counter() - start)
     found = model.predict(X_test)
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
@@ -70,7 +70,8 @@ def _measured(
     }
     if len(X) > EXACT:
         return row
-    exact = KernelRegressor(kernel, solver=solvers.Direct(), ridge=ridge).fit(X, y).predict(X_test)
+    direct = KernelRegressor(kernel=kernel, solver=solvers.Direct(), ridge=ridge)
+    exact = direct.fit(X, y).predict(X_test)
     mean = y.mean()
     distance = float(np.linalg.norm(found - exact) / np.linalg.norm(exact - mean))
     return {**row, "distance": distance}
