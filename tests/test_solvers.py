@@ -270,11 +270,13 @@ def test_lambda_top_and_k_are_the_dense_ones():
     assert spectrum.lambda_top == pytest.approx(torch.linalg.eigvalsh(G)[-1].item() / 500, rel=0.03)
     torch.testing.assert_close(spectrum.k, G.diagonal(), rtol=1e-9, atol=1e-9)
     step = measured_step(spectrum, 2.0, 10**6)
-    assert max(spectrum.k.mean().item(), 1.0) == step.B and step.m == int(
+    assert max(spectrum.k.mean().item(), 0.5) == step.B and step.m == int(
         step.B / spectrum.lambda_top
     )
     assert step.eta == pytest.approx(1.5 / step.B)
     assert measured_step(spectrum, 2.0, 10**6, m=10 * step.m).eta < step.eta / 9
+    short = measured_step(spectrum, 2.0, 10**6, most=step.eta / 4)
+    assert short.eta == pytest.approx(step.eta / 4) and short.m in (4 * step.m, 4 * step.m + 1)
 
 
 def test_printed_step_is_the_papers():

@@ -370,10 +370,15 @@ def check_positive(name: str, value: object) -> None:
         raise InputError(f"{name}={value!r} was given, expected {expected}.")
 
 
+def sample_rows(source: Source) -> Tensor:
+    """Numbers of rows from all over the data."""
+    rows = torch.linspace(0, source.n - 1, min(source.n, SAMPLE), dtype=torch.float64)
+    return rows.round().long()
+
+
 def sample(source: Source) -> tuple[Tensor, Tensor]:
     """Targets of rows from all over the data, in float64, and their weights, (r, 1) of mean 1."""
-    rows = torch.linspace(0, source.n - 1, min(source.n, SAMPLE), dtype=torch.float64)
-    Y, w = source.targets(rows.round().long())
+    Y, w = source.targets(sample_rows(source))
     return Y.double(), (w.double() / w.double().mean())[:, None]
 
 

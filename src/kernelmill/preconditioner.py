@@ -21,6 +21,13 @@ OVERSTEP = 1.5
 FRESH_ROWS = 5_000  # rows on which the step is measured; fewer inflate the top eigenvalue
 # The largest step, in units of 1/B, once residuals of the last epoch are subtracted.
 ANCHORED_STEP = 0.7
+# β of a few outliers may be so many times B: rows with k above B have shorter steps of their own.
+OUTLYING = 4
+# A step of η moves predictions by sums that round to η·√p·ε: so much of a residual at most.
+DIGITS = 0.03
+# η·λ·epochs that brings every direction that the ridge leaves to its end, within 1 % where larger
+# steps would be noise, and within 1e-9 where last residuals are subtracted, which takes the noise.
+SHRINKING, ANCHORED_SHRINKING = 12.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ class Spectrum:
     k: Tensor
 
 
+# Of the work with half as many directions, what a doubling must come to for another to be tried.
+PAYS = 0.85
 DENSE_ROWS = 4_000  # up to here all eigenvectors are computed; beyond, only those that are wanted
 
 
@@ -168,16 +177,33 @@ class Step:
     beta: float
 
 
+def largest_step(
+    p: int, diagonal: float, dtype: torch.dtype, ridge: float, epochs: int, anchored: bool
+) -> float:
+    """The largest step that p centers whose largest K(z,z) is `diagonal` have digits for, and that
+    a ridge asks for.
+    """
+    by_digits = DIGITS / (torch.finfo(dtype).eps * p**0.5 * diagonal)
+    if not ridge:
+        return by_digits
+    return min(by_digits, (ANCHORED_SHRINKING if anchored else SHRINKING) / (ridge * epochs))
+
+
 def measured_step(
-    spectrum: Spectrum, beta: float, largest: int, m: int | None = None, overstep: float = OVERSTEP
+    spectrum: Spectrum,
+    beta: float,
+    largest: int,
+    m: int | None = None,
+    overstep: float = OVERSTEP,
+    most: float = math.inf,
 ) -> Step:
-    """η = overstep/B with B = max(mean k, β/2), and the largest batch for which that is still
-    stable, m = B/λ_top.
+    """η = overstep/B, `most` at most, with B = max(mean k, β/OUTLYING), and the largest batch for
+    which that is still stable, m = B/λ_top.
 
     Rows with k above B are held back one by one (`row_steps`), so that one outlier does not slow
     all others.
     """
-    B = max(spectrum.k.mean().item(), beta / 2)
+    B = max(spectrum.k.mean().item(), beta / OUTLYING, overstep / most)
     if m is None:
         m = max(1, min(largest, int(B / spectrum.lambda_top)))
     return Step(m, overstep / max(B, m * spectrum.lambda_top), B, beta)
@@ -205,6 +231,8 @@ def build(
     fresh: tuple[Points, Tensor],
     generator: torch.Generator,
     level: float = 0.0,
+    most: int = 0,
+    row: float = 0.0,
 ) -> tuple[Preconditioner, Spectrum]:
     """The preconditioner of a subsample and what fresh rows say of it.
 
@@ -213,17 +241,52 @@ def build(
     `level`: the ridge as an eigenvalue of the subsample. Of K + λ no direction is below λ: brought
     down further than that, the top ones would be the slowest (a wide Gaussian, λ = 0.14: after 5
     epochs 3 % of the spread of the solution instead of 92 %).
+
+    `most`: q is doubled up to this, as long as it pays; `row` is what a step costs per row without
+    the preconditioner, which adds s·q.
     """
-    K_ss = K.dense64(X_s, X_s)
-    values, E = top_eigensystem(K_ss, q)
-    pre = precondition(K_ss, values, E, max(level, values[-1].item()), K.dtype)
+    K_ss, s = K.dense64(X_s, X_s), len(X_s)
+    values, E = top_eigensystem(K_ss, most if most > q and s <= DENSE_ROWS else q)
     X, w = fresh
+    while 0 < 2 * q <= most and doubling_pays(K, X_s, q, fresh, values, E, level, row):
+        q *= 2
+        if E.shape[1] < q:
+            values, E = top_eigensystem(K_ss, q)
+    values, E = values[: q + 1], E[:, :q]
+    pre = precondition(K_ss, values, E, max(level, values[-1].item()), K.dtype)
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     # Directions that the subsample claims to know better than fresh rows confirm are left partly in
     # the tail; without this a large q makes the preconditioned kernel smaller than its own noise,
     # and training stalls silently.
-    confirmed = len(X_s) * spectrum.lambda_top / 4
+    confirmed = s * spectrum.lambda_top / 4
     if confirmed > pre.tau:
         pre = precondition(K_ss, values, E, confirmed, K.dtype)
         spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
     return pre, spectrum
+
+
+def doubling_pays(
+    K: KernelProduct,
+    X_s: Points,
+    q: int,
+    fresh: tuple[Points, Tensor],
+    values: Tensor,
+    E: Tensor,
+    level: float,
+    row: float,
+) -> bool:
+    """Whether the last doubling, to q directions, made the work to a given error clearly less: the
+    cost of a row, times the mean k of fresh rows, to which the number of steps is proportional.
+    """
+    X, w = fresh
+    Q = K.dense(X, X_s) @ E[:, :q].to(K.dtype)
+    explained = (w @ Q.square() / len(X)).double()  # (q,) times the eigenvalue
+    whole = (w * K.diagonal(X)).mean().double()
+
+    def work(q: int) -> float:
+        top, tau = values[:q], max(level, values[min(q, len(values) - 1)].item())
+        share = (1 - tau / top.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=0) / top
+        k = (whole - explained[:q] @ share.nan_to_num(0.0, 0.0)).clamp(min=0)
+        return (row + len(X_s) * q) * k.item()
+
+    return work(q) < PAYS * work(q // 2)

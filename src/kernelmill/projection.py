@@ -4,6 +4,10 @@ A projection takes the residual r on Z and returns (θ, what is left of r). "cho
 and takes p² memory; "carried" is one pass over the centers that evaluates half a triangle and
 keeps what it could not project for the next time; "one_pass" forgets it: the paper's way, with
 the paper's EigenPro 2 step. That step also makes the pass an epoch of the EigenPro 2 solver.
+
+Both solve (K(Z,Z) + jitter) θ = r, with the jitter that rounding of K asks for. What the jitter
+keeps back is forgotten: carried along, directions that K(Z,Z) cannot express would pile up until
+the weights are so large that they no longer cancel.
 """
 
 from __future__ import annotations
@@ -79,14 +83,22 @@ class Factor:
         )
 
 
-def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64) -> Factor:
-    """Factor a float64 kernel matrix with the smallest jitter that works. K_ZZ is overwritten.
+def least_jitter(p: int, largest: float, dtype: torch.dtype) -> float:
+    """The jitter for p rows whose largest K(z,z) is `largest`: the spectral norm of the rounding of
+    K in `dtype`.
+    """
+    return JITTERS[0] * p**0.5 * torch.finfo(dtype).eps * largest
+
+
+def factor(K_ZZ: Tensor, dtype: torch.dtype = torch.float64, least: float = 0.0) -> Factor:
+    """Factor a float64 kernel matrix with the smallest jitter that works, `least` at least. K_ZZ is
+    overwritten.
 
     `dtype` is the precision of the kernel values that will be projected: directions below their
     rounding must not be inverted.
     """
     added = 0.0
-    for jitter in _jitters(K_ZZ, dtype):
+    for jitter in _jitters(K_ZZ, dtype, least):
         K_ZZ.diagonal().add_(jitter - added)
         added = jitter
         L, info = torch.linalg.cholesky_ex(K_ZZ)
@@ -122,13 +134,14 @@ def factor_in_place(K: Tensor) -> bool:
     return info.item() == 0 and not bool(torch.isnan(K.diagonal()).any())
 
 
-def _jitters(K: Tensor, dtype: torch.dtype) -> list[float]:
+def _jitters(K: Tensor, dtype: torch.dtype, least: float = 0.0) -> list[float]:
     """What may be added to the diagonal, the least first; what is as large as K itself is left
     out, since K + jitter·I is then no K any more.
     """
     largest = max(K.diagonal().max().item(), torch.finfo(torch.float64).tiny)
-    unit = len(K) ** 0.5 * torch.finfo(dtype).eps * largest
-    return [jitter * unit for jitter in JITTERS if jitter * torch.finfo(dtype).eps <= 1e-2]
+    eps = torch.finfo(dtype).eps
+    first = max(least, least_jitter(len(K), largest, dtype))
+    return [first * jitter / JITTERS[0] for jitter in JITTERS if jitter * eps <= 1e-2]
 
 
 def _by_columns(L: Tensor, jitter: float) -> Factor:
@@ -157,31 +170,31 @@ class InverseFactor:
         return self.L_inverse.T @ (self.L_inverse @ b.double())
 
 
-def inverse_factors(K: Tensor, dtype: torch.dtype) -> list[Factor | InverseFactor]:
+def inverse_factors(
+    K: Tensor, dtype: torch.dtype, least: float = 0.0
+) -> list[Factor | InverseFactor]:
     """`factor` for a stack (b, m, m) of float64 kernel matrices, each with the smallest jitter
     that works. K is overwritten.
     """
-    info = torch.finfo(dtype)
     diagonals = K.diagonal(dim1=1, dim2=2)
-    unit = (
-        K.shape[1] ** 0.5 * info.eps * diagonals.amax(1).clamp(min=torch.finfo(torch.float64).tiny)
-    )
-    diagonals += JITTERS[0] * unit[:, None]
+    largest = diagonals.amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+    jitter = (least_jitter(K.shape[1], 1.0, dtype) * largest).clamp(min=least)
+    diagonals += jitter[:, None]
     L, failed = torch.linalg.cholesky_ex(K)
     good = (failed == 0) & torch.isfinite(L.diagonal(dim1=1, dim2=2)).all(1)
     # Rare: centers that coincide. Those matrices get their larger jitter one by one.
     if not good.all():
-        diagonals -= JITTERS[0] * unit[:, None]
+        diagonals -= jitter[:, None]
         return [
             (
-                InverseFactor(inverted(L[j]), JITTERS[0] * unit[j])
+                InverseFactor(inverted(L[j]), jitter[j])
                 if good[j]
-                else factor(K[j].clone(), dtype)
+                else factor(K[j].clone(), dtype, least)
             )
             for j in range(len(K))
         ]
     inverse = invert_in_place(L)
-    return [InverseFactor(inverse[j], JITTERS[0] * unit[j]) for j in range(len(K))]
+    return [InverseFactor(inverse[j], jitter[j]) for j in range(len(K))]
 
 
 def inverted(L: Tensor) -> Tensor:
@@ -206,8 +219,7 @@ def invert_in_place(L: Tensor) -> Tensor:
 def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Projection:
     """Exact projection.
 
-    The factor is replicated on every rank. What the jitter keeps back, jitter·θ, is returned as
-    left over.
+    The factor is replicated on every rank.
     """
     whole = Points(gather(comm, Z.x, 0, p), gather(comm, Z.sq, 0, p))
     F, failed = None, None
@@ -228,7 +240,7 @@ def cholesky(K: KernelProduct, Z: Points, p: int, comm: Communicator) -> Project
 
     def project(r: Tensor) -> tuple[Tensor, Tensor]:
         theta = F.solve(gather(comm, r, 0, p))[shard(comm)].to(r.dtype)
-        return theta, F.jitter * theta
+        return theta, torch.zeros_like(r)
 
     return project
 
@@ -260,9 +272,10 @@ class Pass:
     factors: dict[int, Factor | InverseFactor] | None = None
     # (p,) added to the diagonal of K(Z,Z), this rank's rows: a ridge, where Z = X.
     shift: Tensor | None = None
+    jitter: float = 0.0  # added to that of every row, where there are no steps
 
     def __call__(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift.
+        """(δ, r − K(Z,Z) δ), K(Z,Z) with the shift or jitter.
 
         Batch j meets only centers that have weight already: p²/2 kernel values in all.
         """
@@ -270,9 +283,9 @@ class Pass:
         # (K(Z,Z) + shift) F: what the subsample's weights F V do to r.
         # V is applied to δ at the end.
         MF = M
-        if self.shift is not None:
+        if self.shift is not None or self.jitter:
             MF = M.clone()
-            MF[: len(F)] += self.shift[: len(F), None] * F
+            MF[: len(F)] += (self.jitter if self.shift is None else self.shift[: len(F), None]) * F
         delta, r = torch.zeros_like(r), r.clone()
         V = r.new_zeros(M.shape[1], r.shape[1])
         room = K.room(min(self.m, self.p), len(Z), passing=True) if self.keep else None
@@ -324,7 +337,7 @@ class Pass:
         return lambda: Points(*wait())
 
     def solved(self, j: int, Z_j: Points, now: Tensor) -> tuple[Tensor, Tensor]:
-        """K_jj⁻¹ `now`, and what the jitter keeps back.
+        """(K_jj + jitter)⁻¹ `now`, and what more jitter than that keeps back.
 
         A kept factor is on one rank, which solves for all.
         """
@@ -333,7 +346,7 @@ class Pass:
             both = torch.zeros_like(torch.cat([now, now], 1))
         else:
             step = F_j.solve(now).to(now.dtype)
-            both = torch.cat([step, F_j.jitter * step], 1)
+            both = torch.cat([step, (F_j.jitter - self.jitter) * step], 1)
         if self.factors is not None:
             both = self.comm.all_sum(both)
         return both[:, : now.shape[1]], both[:, now.shape[1] :]
@@ -357,7 +370,7 @@ class Pass:
         """Waits for the device, to see whether the factor exists: where factors are kept, only
         once in a run.
         """
-        return factor(self.K.dense64(Z_j, Z_j), self.K.dtype)
+        return factor(self.K.dense64(Z_j, Z_j), self.K.dtype, self.jitter)
 
     def with_factors(self, stack_bytes: int) -> Pass:
         """The same pass with the factors of its batches made once, `stack_bytes` of them at a
@@ -379,7 +392,7 @@ class Pass:
             if len(group) == together or is_last(comm, j, whole):
                 factors |= zip(
                     group,
-                    inverse_factors(torch.stack(list(group.values())), self.K.dtype),
+                    inverse_factors(torch.stack(list(group.values())), self.K.dtype, self.jitter),
                     strict=True,
                 )
                 group = {}

@@ -102,7 +102,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
             f" mean of {ways.LEAST} rows or more; set n_centers to at most a fifth of the rows."
         )
-    if request.ridge is None and not request.wants_ridge(solver):
+    if request.ridge is None and not (request.wants_ridge(solver) or solver.takes_ridge):
         base = replace(base, ridge=0.0)
     return Task(request, data, start, solver, replace(base, device=sizes.device), comm)
 
@@ -273,11 +273,11 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     """What the user left open is chosen on a sample; the rest stays as it was given."""
     request, data = task.request, task.data
     _check_encodings(task, kernel)
-    # Fewer centers than rows regularise by themselves, and SGD of few epochs too: only an exact
-    # solution needs a ridge.
-    free = request.ridge is None and request.wants_ridge(task.solver)
-    ridge = None if free else (request.ridge or 0.0) / weight
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
+    # Few epochs regularise too: for a kernel that is given, only an exact solution needs a ridge.
+    wanted = request.wants_ridge(task.solver) or (unset and task.solver.takes_ridge)
+    free = request.ridge is None and wanted
+    ridge = None if free else (request.ridge or 0.0) / weight
     if data.source.n < 2:
         lone = kernels.Laplacian(bandwidth=1.0) if kernel is None or unset else kernel
         return Choice(lone, 1e-6 if ridge is None else ridge)

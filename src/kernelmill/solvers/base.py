@@ -178,6 +178,10 @@ class State:
                 setattr(own, f.name, value.clone())
         return own
 
+    def settled(self) -> Self:
+        """What a run ends with: the best weights it has seen, where the last ones are not."""
+        return self
+
     def revert(self) -> None:
         """Undo what later rounds did to fields that copies share."""
 
@@ -253,6 +257,8 @@ class Solver(Settings, ABC, Generic[SetupT, StateT]):
     exact = False  # "auto" offers it as a way to the exact solution
     # Goes so near to its fixed point that a ridge has to be chosen where none is given.
     needs_ridge = False
+    # Takes the ridge that is found where the kernel is chosen.
+    takes_ridge = False
     every_row = False  # its centers are the rows, in the rows' order
     # Takes its subsample from the first centers, which must then be in random order.
     subsamples = False

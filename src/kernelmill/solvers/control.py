@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..preconditioner import OVERSTEP
 from .eigenpro_state import EigenPro4State
-from .shards import Blocks, Shards, Temporary
+from .shards import Blocks, Shards
 
 
 class NoControl:
@@ -35,8 +35,8 @@ class NoControl:
         """K(Z, X_m) step."""
         return K_mZ.transposed(step)
 
-    def move(self, size: float) -> None:
-        """Add what the steps leave out."""
+    def move(self, size: float, running: Tensor) -> None:
+        """Add what the steps leave out, to the weights and to those of the cycle."""
 
     def note(self, g: Tensor, last: Tensor) -> None:
         """These are the batch's residuals."""
@@ -109,8 +109,9 @@ class Anchor(Memory):
     def change(self, g: Tensor, last: Tensor) -> Tensor:
         return g - last
 
-    def move(self, size: float) -> None:
+    def move(self, size: float, running: Tensor) -> None:
         self._state.alpha -= size * self._psi
+        running -= size * self._psi
         self._state.r -= size * self._r
         if self._state.f_s is not None:
             self._state.f_s -= size * self._f_s
@@ -129,8 +130,8 @@ class NoRidge:
         """What the step does to the values on the subsample."""
         return down
 
-    def shrink(self, h: Tensor, tmp: Temporary, v: Tensor, down: Tensor) -> None:
-        """f ← (1 − ρ) f, and f_s follows the step."""
+    def shrink(self, moved: list[Tensor], v: Tensor, down: Tensor) -> None:
+        """f ← (1 − ρ) f, with what the cycle has `moved`, and f_s follows the step."""
 
     def project(self, done: Tensor) -> None:
         """A projection changed the values on the centers by so much."""
@@ -150,9 +151,8 @@ class Ridge(NoRidge):
         self._rho = eta * plan.ridge * m / plan.n
         return down + self._rho * self._f_s
 
-    def shrink(self, h: Tensor, tmp: Temporary, v: Tensor, down: Tensor) -> None:
-        state = self._state
-        for part in (state.alpha, state.r, h, tmp.alpha, self._f_s):
+    def shrink(self, moved: list[Tensor], v: Tensor, down: Tensor) -> None:
+        for part in (self._state.alpha, self._state.r, self._f_s, *moved):
             part *= 1 - self._rho
         self._f_s += self._centers.KF @ v - down
 

@@ -73,6 +73,8 @@ def drive(
         report("interrupted", trail.last, stored=True)
     state = trail.last
     assert state is not None  # the last round gave one
+    if ended in (Ended.DONE, Ended.DIVERGED):
+        state = state.settled()
     report("end", state, loss=state.loss, stored=True, ended=ended)
     return Solution(state, ended, why)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import losses
 from ..data import Batch
-from ..distributed.team import Communicator, count, shard
+from ..distributed.team import Communicator, count
 from ..losses import Loss
 from ..planning.arguments import whole
 from ..planning.plan import Plan
@@ -66,6 +66,10 @@ class EigenPro3(Solver[Setup, ProjectedState]):
     subsamples = True
     sharded = True
 
+    @property
+    def takes_ridge(self) -> bool:  # type: ignore[override]
+        return self.recipe == "measured"
+
     def takes(self, loss: Loss) -> bool:
         return loss.is_smooth if self.recipe == "measured" else loss.name == "square"
 
@@ -83,7 +87,7 @@ class EigenPro3(Solver[Setup, ProjectedState]):
         if plan.recipe == "paper":
             setup = prepare_printed(problem, plan, self.m, 1)
         else:
-            setup = prepare_measured(problem, plan, self.m, 1, losses.resolve(self.loss))
+            setup = prepare_measured(problem, plan, self.q, self.m, 1, losses.resolve(self.loss))
         K, plan = setup.K, setup.plan
         state = state or ProjectedState.of(
             plan, torch.zeros(len(setup.Z), plan.c, dtype=K.dtype, device=K.device)
@@ -151,11 +155,7 @@ def step(
         v = v + rho * (F.T @ comm.all_sum(K.matmul(X_s, Z, state.alpha)))
         state.alpha *= 1 - rho
         state.r *= 1 - rho
-    h = -(K_mZ.T @ step)
-    if setup.nested:
-        state.alpha[:own_s] += F[shard(comm)] @ v
-    else:
-        h += setup.M @ v
+    h = setup.M @ v - K_mZ.T @ step
     theta, state.r = setup.project(state.r + h)
     state.alpha += theta
     state.position += m

@@ -30,7 +30,7 @@ from .control import NoControl, NoRidge, control_of, ridge_of
 from .eigenpro_costs import eigenpro4_seconds
 from .eigenpro_setup import Setup, prepare_measured, prepare_printed, step_now
 from .eigenpro_sizes import eigenpro_sizes
-from .eigenpro_state import EigenPro4State, Tally, complete, is_healthy, is_settled, next_epoch
+from .eigenpro_state import EigenPro4State, Probe, Tally, complete, is_healthy, next_epoch
 from .paper import rounds_as_printed
 from .shards import Shards
 
@@ -82,6 +82,10 @@ class EigenPro4(Solver[Setup, EigenPro4State]):
         """
         return cls(s=s, q=q, projection="one_pass", control_variate=False, recipe="paper")
 
+    @property
+    def takes_ridge(self) -> bool:  # type: ignore[override]
+        return self.recipe == "measured"
+
     def takes(self, loss: Loss) -> bool:
         return loss.is_smooth if self.recipe == "measured" else loss.name == "square"
 
@@ -103,7 +107,7 @@ class EigenPro4(Solver[Setup, EigenPro4State]):
 
     @classmethod
     def offers(cls, sizes: Plan) -> list[Offer]:
-        sizes = replace(sizes, every_row=False, ridge=0.0)
+        sizes = replace(sizes, every_row=False)
         return [
             Offer("eigenpro4, cholesky", cls(projection="cholesky"), sizes),
             Offer("eigenpro4, carried residual", cls(projection="carried"), sizes),
@@ -115,7 +119,9 @@ class EigenPro4(Solver[Setup, EigenPro4State]):
         if plan.recipe == "paper":
             setup = prepare_printed(problem, plan, self.m, self.T)
         else:
-            setup = prepare_measured(problem, plan, self.m, self.T, losses.resolve(self.loss))
+            setup = prepare_measured(
+                problem, plan, self.q, self.m, self.T, losses.resolve(self.loss)
+            )
         return setup, complete(state, setup, problem.source, problem.comm)
 
     def rounds(self, problem: Problem, setup: Setup, state: EigenPro4State) -> Iterator[Report]:
@@ -129,7 +135,8 @@ def rounds(
     """Algorithm 1, as corrected in docs/algorithm.md: T steps, the projection of what they did, and
     so on.
     """
-    plan, eta = setup.plan, 0.0
+    plan, probe = setup.plan, Probe(problem.source, centers)
+    probe.begin(state)
     while state.epoch < plan.epochs:
         control, ridge = control_of(state, centers), ridge_of(state, centers)
         batches = problem.source.batches(plan.m or 1, state.epoch, state.position)
@@ -140,15 +147,13 @@ def rounds(
             state.alpha += theta
             ridge.project(state.r - left)
             state.r = left
-            if not is_healthy(state, tally, centers):
+            if not is_healthy(state, tally, centers, probe):
                 raise Diverged(eta)
             control.keep()
             yield Report("projection", state.copy(), state.loss, eta)
         mean_loss = state.epoch_loss / state.epoch_weight
         next_epoch(state)
         yield Report("epoch", state.copy(), mean_loss, eta)
-    if not is_settled(state, problem.source, centers):
-        raise Diverged(eta)
 
 
 def steps(
@@ -159,29 +164,33 @@ def steps(
     ridge: NoRidge,
 ) -> tuple[Tensor, Tally]:
     """Steps down the gradient, each batch predicted with all before it: h, (p, c), what they did
-    to the model's values on the centers beside the weights. m rows of a batch, p centers, of which
-    the first s are the subsample, q directions, c outputs.
+    to the model's values on the centers. m rows of a batch, p centers, of which the first s are the
+    subsample, q directions, c outputs.
     """
     plan, alpha, F, s, loss = state.plan, state.alpha, centers.F, centers.s, centers.setup.loss
     h, tmp, tally = torch.zeros_like(alpha), centers.temporary(), Tally(loss)
+    running, V = alpha.clone(), alpha.new_zeros(F.shape[1], alpha.shape[1])
     limit = control.limit * state.step_scale / loss.largest_curvature
     for batch in batches:
         m, eta = len(batch), step_now(plan, state, control.anchored)
         X_m, Y_m, w_m = centers.rows(batch)
         K_mZ = centers.block(X_m, tmp)  # (m, p)
         last = control.recall(batch.rows)
-        f, k, last = centers.predict(K_mZ, alpha, tmp, last)  # (m, c), (m,), (m, c)
+        f, k, last = centers.predict(K_mZ, running, tmp, last)  # (m, c), (m,), (m, c)
         e = loss.gradient(f, Y_m)  # (m, c) of the square loss f − Y_m
         g = w_m * e
         tally.add(f, Y_m, w_m, e, g)
         step = row_steps(eta, w_m[:, 0] * k, limit)[:, None] * control.change(g, last)
         down = control.down(K_mZ, step, g)  # (p, c) K(Z, X_m) step
         v = centers.sum(F.T @ ridge.seen(down[:s], eta, m))  # (q, c)
-        ridge.shrink(h, tmp, v, down[:s])
-        control.move(eta * m)
-        alpha[:s] += F @ v  # the preconditioner: the subsample is the head of Z
+        ridge.shrink([running, V, h, tmp.alpha], v, down[:s])
+        control.move(eta * m, running)
+        running[:s] += F @ v  # the preconditioner: the subsample is the head of Z
+        V += v
         h -= down
         control.note(g, last)
         tmp.append(X_m[centers.mine], -step[centers.mine])
         state.position += m
-    return h, tally
+    # Each of the two is far larger than their sum, which is projected: weights that had to cancel
+    # K(Z, Z_tmp) α_tmp would be as large.
+    return h.addmm_(centers.setup.M, V), tally

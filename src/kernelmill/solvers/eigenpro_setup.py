@@ -22,15 +22,28 @@ from ..preconditioner import (
     Preconditioner,
     build,
     diagonal,
+    largest_step,
     measured_step,
     precondition,
     printed_step,
     top_eigensystem,
 )
-from ..projection import Forgetful, NotPositiveDefinite, Pass, Projection, cholesky, log
+from ..projection import (
+    Forgetful,
+    NotPositiveDefinite,
+    Pass,
+    Projection,
+    cholesky,
+    least_jitter,
+    log,
+)
 from . import base
 from .base import Problem, State
-from .eigenpro_sizes import keeps_factors, with_step
+from .eigenpro_sizes import keeps_factors, most_q, row_cost, with_step
+
+# Rows of a batch, at most, where there are few centers; and batches that see as many rows as there
+# are centers, at least.
+MOST_ROWS, BATCHES = 1024, 8
 
 
 @dataclass(frozen=True)
@@ -125,10 +138,10 @@ def on_centers(K: KernelProduct, Z: Points, X_s: Points, F: Tensor) -> tuple[Ten
 
 
 def prepare_measured(
-    problem: Problem, plan: Plan, m: int | None, T: int | None, loss: Loss
+    problem: Problem, plan: Plan, q: int | None, m: int | None, T: int | None, loss: Loss
 ) -> Setup:
     """Subsample among the centers, one eigensystem for data and projection, step measured on fresh
-    rows of the data.
+    rows of the data. What is None is measured.
     """
     source, comm, generator = problem.source, problem.comm, problem.generator
     K = product(problem.kernel, problem.Z, plan, comm)
@@ -139,15 +152,28 @@ def prepare_measured(
         level = plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
         pre, spectrum = comm.same(
             lambda: build(
-                K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level
+                K,
+                X_s,
+                plan.q or 0,
+                fresh_rows(source, K, plan.fresh, generator),
+                generator,
+                level,
+                most_q(plan) if q is None else 0,
+                row_cost(plan),
             )
         )
     else:  # a stored plan keeps its step: nothing is measured again
         pre = comm.same(lambda: widen(K, X_s, plan))
     M, k = on_centers(K, points, X_s, pre.F)
+    size = largest(comm, K.diagonal(points).max().item() if len(points) else 0.0)
     if plan.eta is None:
         beta = max(spectrum.k.max().item(), largest(comm, k.max().item() if len(k) else 0.0))
-        step = measured_step(spectrum, beta, plan.p, m)
+        curvature = near.largest_curvature
+        most = curvature * largest_step(
+            plan.p, size, K.dtype, plan.ridge, plan.epochs, plan.control_variate
+        )
+        most_rows = min(plan.p, max(MOST_ROWS, plan.p // BATCHES))
+        step = measured_step(spectrum, beta, most_rows, m, most=most)
         # Whole tiles of the fused kernels.
         plan = with_step(
             replace(
@@ -160,7 +186,7 @@ def prepare_measured(
             ),
             m=(step.m if m or not plan.on_gpu or step.m < 128 else step.m // 128 * 128),
             T=T,
-            eta=step.eta / near.largest_curvature,  # it was measured for a curvature of 1
+            eta=step.eta / curvature,  # it was measured for a curvature of 1
         )
     if plan.projection == "cholesky":
         try:
@@ -170,9 +196,9 @@ def prepare_measured(
         except NotPositiveDefinite as error:
             log.warning("%s Continuing with projection='carried'.", error)
             plan = replace(plan, projection="carried")
-    project = Pass(
-        K, points, M, pre.F[shard(comm)], len(X_s), plan.p, plan.m_Z or 1, plan.keep_block, comm
-    )
+    F, jitter = pre.F[shard(comm)], least_jitter(plan.p, size, K.dtype)
+    kept = plan.keep_block
+    project = Pass(K, points, M, F, len(X_s), plan.p, plan.m_Z or 1, kept, comm, jitter=jitter)
     if keeps_factors(plan):
         project = project.with_factors(plan.stack_bytes)
     return Setup(

@@ -79,21 +79,30 @@ def eigenpro_sizes(
 
 def _subsample(base: Plan, s: int | None, q: int | None) -> tuple[int, int]:
     """Rows of the subsample and eigenvectors that are taken off, where nobody said how many."""
-    n, d, p = base.n, base.features, base.p
+    n, p = base.n, base.p
     # A GPU has the eigensystem of 8,000 rows in 0.1 s, and gets batches twice as large for it:
     # worth it where an epoch is long.
     long = base.on_gpu and (p >= 100_000 or (p >= 30_000 and n >= 1_000_000))
     # Where a step is computed sooner than the next is launched, batches twice as large again are
     # half of the time; 16,000 rows take 6 GB, of which there should be plenty.
-    brief = long and n >= MANY_ROWS and p * (d + 200) < BRIEF and base.budget >= 25 << 30
+    brief = long and n >= MANY_ROWS and row_cost(base) < BRIEF and base.budget >= 25 << 30
     if s is None:
-        s = 16_000 if brief else 8_000 if long else 4_000 if p >= 20_000 else 2_000
+        s = 16_000 if brief else 2_000 if p < 10_000 else 8_000 if base.on_gpu else 4_000
     s = min(n if base.recipe == "paper" else p, s)
     if q is None:
-        # The per-row diagonal costs m·s·q against m·p·(d + 200) for the block (200: what exp and
-        # sqrt cost, in features).
-        q = s // 10 if brief else min(s // 10, int(0.15 * p * (d + 200) / s))
+        # The per-row diagonal costs m·s·q. Smooth kernels are given more (`most_q`).
+        q = s // 10 if brief else min(s // 10, int(0.15 * row_cost(base) / s))
     return s, max(0, min(q, s - 1))
+
+
+def row_cost(plan: Plan) -> float:
+    """Operations of a row against all centers (200: what exp and sqrt cost, in features)."""
+    return plan.p * (plan.features + 200.0)
+
+
+def most_q(plan: Plan) -> int:
+    """Eigenvectors for which there is room, and rows enough in the subsample."""
+    return min((plan.s or 0) // 2, plan.budget // (16 * plan.own * plan.itemsize))
 
 
 def with_step(plan: Plan, *, m: int, T: int | None, eta: float) -> Plan:

@@ -1,21 +1,31 @@
-"""What EigenPro 4 carries from round to round, and how it is seen that a round went well."""
+"""What EigenPro 4 carries from round to round, and how it is seen that a round went well: by the
+loss of some fixed rows, the probe, after its projection.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from ..data import Source
+from .. import losses
+from ..data import Batch, Source
 from ..distributed.team import Communicator, count, shard
 from ..losses import Loss
 from ..planning.plan import Plan
 from .base import MAX_GROWTH, State, target_energy
 from .eigenpro_setup import Setup
 from .shards import Shards
+
+PROBE_ROWS = 1000
+# Times its loss before a cycle, and of the loss of predicting nothing, that a probe may have after
+# it; and of the latter alone.
+GROWTH, MORE, WORST = 2.0, 0.05, 1.1
+# The same for the last weights, above which the best ones are taken instead.
+WORSE, BY_MORE = 1.25, 0.02
 
 
 @dataclass
@@ -44,13 +54,27 @@ class EigenPro4State(ProjectedState):
     g_last: Tensor | None = None
     # In g_last: after how many rows, where, what was there.
     replaced: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
+    probe: float | None = None  # mean loss of the probe's rows after the last projection
+    nothing: float = 0.0  # the same of predicting nothing
+    # (p, c) weights of the lowest one so far. After a step back they may be of a lower one still.
+    alpha_best: Tensor | None = None
+    lowest: float = 0.0  # which
 
-    SHARED = {"plan", "g_last", "replaced"}
+    SHARED = {"plan", "g_last", "replaced", "alpha_best"}
     PASSING = {"replaced"}
 
     @property
     def seen(self) -> int:
         return self.epoch * self.plan.n + self.position
+
+    def settled(self) -> Self:
+        """The best weights, where the last ones are clearly worse, or worse than nothing."""
+        if self.probe is None or self.alpha_best is None:
+            return self
+        enough = min(WORSE * self.lowest + BY_MORE * self.nothing, self.nothing)
+        if self.probe <= max(enough, self.lowest):
+            return self
+        return replace(self, alpha=self.alpha_best.clone(), probe=self.lowest)
 
     def revert(self) -> None:
         for seen, rows, g in reversed(self.replaced):
@@ -78,9 +102,70 @@ class Tally:
         return torch.stack(self._sums).view(-1, 3).sum(0)
 
 
-def is_healthy(state: EigenPro4State, tally: Tally, centers: Shards) -> bool:
-    """Whether the loss of a cycle stayed below that of predicting nothing; the one synchronisation
-    of a cycle.
+def probe_rows(source: Source, loss: Loss) -> Batch:
+    """Rows from all over the data. Those with a large loss where nothing is predicted are drawn
+    more often and weigh less for it, so that a rare class is there.
+    """
+    rows = losses.sample_rows(source)
+    if len(rows) <= PROBE_ROWS:
+        return source.take(rows)
+    Y, w = (part.double() for part in source.targets(rows))
+    each = w * loss.value(torch.zeros_like(Y), Y)
+    chance = 0.5 / len(rows) + 0.5 * each / each.sum().clamp(min=torch.finfo(each.dtype).tiny)
+    places = (torch.arange(PROBE_ROWS).to(each) + 0.5) / PROBE_ROWS * chance.sum()
+    drawn = torch.searchsorted(chance.cumsum(0), places).clamp(max=len(rows) - 1)
+    drawn, times = torch.unique(drawn, return_counts=True)
+    batch = source.take(rows[drawn.cpu()])
+    weight = times / (PROBE_ROWS * chance[drawn])
+    return replace(batch, w=batch.w * (weight / len(rows)).to(batch.w))
+
+
+class Probe:
+    """Some rows of the data, the same ones after every projection."""
+
+    def __init__(self, source: Source, centers: Shards):
+        self._centers = centers
+        self._rows = centers.rows(probe_rows(source, centers.setup.loss))
+
+    def losses(self, alpha: Tensor) -> tuple[float, float]:
+        """Of the model with these weights and of predicting nothing, for a row."""
+        X, Y, w = self._rows
+        centers, loss = self._centers, self._centers.setup.loss
+        tally = Tally(loss)
+        f = centers.sum(centers.K.matmul(X, centers.Z, alpha))
+        e = loss.gradient(f, Y)
+        tally.add(f, Y, w, e, w * e)
+        total, nothing, weight = centers.mean(*tally.total())
+        return total / weight, nothing / weight
+
+    def begin(self, state: EigenPro4State) -> None:
+        """What the probe says of the weights that a run begins with. Those of another model are
+        not kept as the best ones: a larger ridge makes them worse.
+        """
+        if state.probe is None:
+            state.probe, state.nothing = self.losses(state.alpha)
+            if self._centers.sum(state.alpha.abs().sum()) > 0:
+                state.probe = max(state.probe, state.nothing)
+            else:
+                state.alpha_best, state.lowest = state.alpha.clone(), state.probe
+
+    def accepts(self, state: EigenPro4State) -> bool:
+        """Whether the weights after a projection are no worse than those before, or than nothing,
+        but for chance; of the best ones a copy is kept.
+        """
+        before, (now, nothing) = state.probe or 0.0, self.losses(state.alpha)
+        state.probe = now
+        if not now <= max(before, WORST * nothing) or not now <= GROWTH * before + MORE * nothing:
+            return False
+        if state.alpha_best is not None and now < state.lowest:
+            state.alpha_best.copy_(state.alpha)
+            state.lowest = now
+        return True
+
+
+def is_healthy(state: EigenPro4State, tally: Tally, centers: Shards, probe: Probe) -> bool:
+    """Whether the losses of a cycle, each before its own step, stayed below those of predicting
+    nothing, and the model after the projection is no worse than the one before.
     """
     plan, total = state.plan, tally.total()
     loss, energy, weight, bad = centers.mean(*total, (~torch.isfinite(state.alpha)).sum().to(total))
@@ -89,20 +174,7 @@ def is_healthy(state: EigenPro4State, tally: Tally, centers: Shards) -> bool:
     # Judged against nothing on these rows and on the data: a short last cycle or one with an
     # outlier is no divergence.
     expected = max(energy, state.energy * max(weight, (plan.T or 1) * (plan.m or 1) / 4))
-    return bad == 0 and loss <= MAX_GROWTH * expected
-
-
-def is_settled(state: EigenPro4State, source: Source, centers: Shards) -> bool:
-    """Whether the final weights predict some of the rows no worse than zero would: the last cycle
-    has no next one to show it.
-    """
-    tally, rows = Tally(centers.setup.loss), source.some(1000)
-    X, Y, w = centers.rows(rows)
-    f = centers.sum(centers.K.matmul(X, centers.Z, state.alpha))
-    e = centers.setup.loss.gradient(f, Y)
-    tally.add(f, Y, w, e, w * e)
-    loss, energy, weight = centers.mean(*tally.total())
-    return loss <= MAX_GROWTH * max(state.energy * weight, energy)
+    return bad == 0 and loss <= MAX_GROWTH * expected and probe.accepts(state)
 
 
 def complete(

@@ -15,7 +15,7 @@ from ..data import Batch
 from ..distributed.team import by_tiles
 from .base import Diverged, Problem, Report
 from .eigenpro_setup import Setup, step_now
-from .eigenpro_state import EigenPro4State, Tally, is_healthy, is_settled, next_epoch
+from .eigenpro_state import EigenPro4State, Probe, Tally, is_healthy, next_epoch
 from .shards import Blocks, Shards, Temporary
 
 
@@ -23,7 +23,8 @@ def rounds_as_printed(
     problem: Problem, setup: Setup, state: EigenPro4State, centers: Shards
 ) -> Iterator[Report]:
     """Algorithm 1 of the paper, with the sign of h put right."""
-    plan = setup.plan
+    plan, probe = setup.plan, Probe(problem.source, centers)
+    probe.begin(state)
     while state.epoch < plan.epochs:
         batches = problem.source.batches(plan.m or 1, state.epoch, state.position)
         eta = step_now(plan, state)
@@ -31,14 +32,12 @@ def rounds_as_printed(
             h, tally = steps(islice(batches, plan.T), eta, state, problem, centers)
             theta, state.r = setup.project(state.r + h)
             state.alpha += theta
-            if not is_healthy(state, tally, centers):
+            if not is_healthy(state, tally, centers, probe):
                 raise Diverged(eta)
             yield Report("projection", state.copy(), state.loss, eta)
         mean_loss = state.epoch_loss / state.epoch_weight
         next_epoch(state)
         yield Report("epoch", state.copy(), mean_loss, eta)
-    if not is_settled(state, problem.source, centers):
-        raise Diverged
 
 
 def steps(
