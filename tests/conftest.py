@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+# A shell starts what runs in its background with Ctrl-C ignored; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     # Before anything imports Triton: its kernels then run on the CPU, slowly.
     os.environ.setdefault("TRITON_INTERPRET", "1")

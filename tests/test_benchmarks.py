@@ -16,6 +16,7 @@ SMALL = {
     "auto": "--rows 600 --centers 50 --features 8",
     "cpu": "--rows 64 --centers 128 --features 4 --rounds 2",
     "data": "--rows 4000 --features 4 --centers 50 --epochs 1 --repeats 1",
+    "pcg": "--sizes 600x5 --repeat 1 --ridges 1",
     "ranks_memory": "--rows 600 --features 4 --ranks 1 2",
     "ranks_network": "--rows 600 --features 4 --ranks 2",
     "ranks_time": "--rows 600 --features 4 --rounds 1",

@@ -15,6 +15,7 @@ import kernelmill
 from kernelmill import Columns, InputError, KernelClassifier, KernelRegressor
 from kernelmill.data import Encoder, learn, opened
 from kernelmill.data.amounts import count_forms, find_forms, take_apart
+from kernelmill.data.categories import CODE_WIDTH
 from kernelmill.data.columns import OF_NUMBERS
 from kernelmill.data.scales import find_order, read_range
 from kernelmill.kernels.features import ENCODINGS, FORMS, encode_columns
@@ -279,7 +280,7 @@ def test_columns_become_what_their_texts_say(model):
     names += [f"size: {name}" for name in ("order", "large", "medium", "small", "missing")]
     made = model.encoder_.names
     assert made[: len(names) + 2] == [*names, "shop: target 0", "shop: count"]
-    assert all(name.startswith("shop: shop ") for name in made[len(names) + 2 :])
+    assert all(name.startswith("shop: code ") for name in made[len(names) + 2 :])
     places = [names.index(first) for first in ("lease: year", "price: number", "storey: order")]
     columns = model.encoder_.columns
     assert [columns[i] for i in places] == [0, 1, 2] and max(columns) == 5
@@ -368,21 +369,23 @@ def test_how_often_a_name_occurs_is_a_feature():
     np.testing.assert_array_equal(encoded(encoder, SHOP, training=True)[:, 1], count)
 
 
-def test_the_most_frequent_names_have_a_feature_each():
-    names, many = np.unique(SHOP, return_counts=True)
-    often = set(names[np.argsort(-many, kind="stable")[:16]])
+def test_a_name_of_many_values_has_a_random_code():
     encoder = learned(SHOP)
-    assert {name.removeprefix("a: ") for name in encoder.names[2:]} == often
-    place = {name: i for i, name in enumerate(encoder.names)}
-    out = encoded(encoder, SHOP)
-    for name in often:
-        np.testing.assert_array_equal(out[:, place[f"a: {name}"]], name == SHOP)
-    assert len(set(encoder.columns[2:])) == 1 and encoder.columns[2] != encoder.columns[0]
+    at = [i for i, name in enumerate(encoder.names) if name.startswith("a: code ")]
+    assert len(at) == CODE_WIDTH == len(encoder.names) - 2
+    assert len({encoder.columns[i] for i in at}) == 1 and encoder.columns[at[0]] != 0
+    names = np.unique(SHOP)
+    codes = encoded(encoder, names)[:, at]
+    apart = np.linalg.norm(codes[:, None] - codes, axis=2)[np.triu_indices(len(names), 1)]
+    assert abs(apart.mean() - 1) < 0.02 and apart.min() > 0.4 and apart.std() < 0.15
+    assert not encoded(encoder, np.array(["shop 999"], dtype=object))[0, at].any()
+    again = learned(np.concatenate([SHOP[::-1], ["another"]]))  # of the name alone
+    np.testing.assert_array_equal(encoded(again, names)[:, at], codes)
 
 
 def test_a_count_that_is_the_same_everywhere_says_nothing():
     names = np.array([f"n{i % 100}" for i in range(1000)], dtype=object)
-    assert learned(names).names == ["a: target 0"]
+    assert learned(names).names[:2] == ["a: target 0", "a: code 0"]
 
 
 def test_a_weight_counts_as_so_many_rows():
@@ -419,7 +422,7 @@ def test_classes_have_a_code_each_and_one_count():
     ("how", "names"),
     [
         ("one_hot", ["large", "medium", "small", "missing"]),
-        ("target", ["target 0", "count", "large", "medium", "small", "missing"]),
+        ("target", ["target 0", "count", *(f"code {i}" for i in range(CODE_WIDTH))]),
         ("hash", [f"hash {i}" for i in range(16)]),
         ("ordered", ["order", "large", "medium", "small", "missing"]),
         (["large", "small", "medium"], ["order", "large", "medium", "small", "missing"]),
@@ -558,11 +561,10 @@ def encoder_of(frame, columns=Columns(), **more):  # noqa: B008
 
 def test_numbers_whose_neighbours_say_nothing_are_names_too():
     (found,) = encoder_of(numbered()).categories
-    assert (found.name, found.how, found.frequent) == ("agent", "number", 16)
-    assert found.labels[:3] == ["target 0", "count", "1000"]
-    assert "missing" in found.labels
+    assert (found.name, found.how, found.code_width) == ("agent", "number", CODE_WIDTH)
+    assert found.labels[:3] == ["target 0", "count", "code 0"]
     parts = {part for name, part in encoder_of(numbered()).sources if name == "agent"}
-    assert parts == {0, 1, 2}  # the number, its mean target, and its frequent values
+    assert parts == {0, 1, 2}  # the number, its mean target, and its code
 
 
 def test_what_is_said_of_numbers_counts():

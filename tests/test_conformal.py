@@ -67,6 +67,7 @@ SOLVERS = {
         "validation_fraction": 0.3,
     },
     "askotch": {"solver": "askotch"},
+    "pcg": {"solver": "pcg"},
     "nytro": {"solver": "nytro", "n_centers": 60, "ridge": None},
     "sgpr": {"solver": "sgpr", "n_centers": 40, "ridge": None},
     "huber": {"solver": solvers.Falkon(loss="huber")},

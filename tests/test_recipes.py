@@ -261,7 +261,7 @@ def test_the_plan_says_what_was_tried(tmp_path):
 def test_no_more_kernels_than_asked_for():
     sample = Sample(X, Y - Y.mean(0), W, 1.0)
     for members in (1, 2):
-        contest = Contest(sample, torch.arange(5), None, EFFORT, Ways(members=members))
+        contest = Contest(sample, None, EFFORT, Ways(members=members))
         tried = []
         found, *_ = choose_recipe(contest, lambda label, score, tried=tried: tried.append(label))
         assert len(getattr(found.kernel, "parts", [0])) <= members
@@ -340,7 +340,7 @@ def test_a_run_goes_on_with_the_rows_that_it_began_with(known, tmp_path, monkeyp
 
 
 def test_time_that_is_up_leaves_the_best_so_far():
-    contest = Contest(SAMPLE, torch.arange(5), None, EFFORT)
+    contest = Contest(SAMPLE, None, EFFORT)
     tried = []
     (found,) = choose_recipe(contest, lambda label, score: tried.append(label), lambda: False)
     assert tried == [found.label]

@@ -301,7 +301,7 @@ class _Around:
             values_int64s=list(keys.values()),
             default_int64=len(category.values),
         )
-        return self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
+        return self._op("Gather", self._constant(category.lookup.astype(np.float64)), codes, axis=0)
 
     def _number_names(self, category: NumberNames) -> str:
         """(rows, width) of numbers as names. Others than whole ones are known to none."""
@@ -324,7 +324,7 @@ class _Around:
             default_int64=len(keys),
         )
         assert category.table is not None
-        return self._op("Gather", self._constant(category.table.astype(np.float64)), codes, axis=0)
+        return self._op("Gather", self._constant(category.lookup.astype(np.float64)), codes, axis=0)
 
     def _amounts(self, amounts: Amounts) -> str:
         """The numbers inside texts: of each form that a text is written in, those it has."""

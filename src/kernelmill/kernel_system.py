@@ -284,8 +284,9 @@ def solve(  # noqa: PLR0913
     iterations: int,
     tile_bytes: int,
     budget: int,
+    rank: int | None = None,
 ) -> Iterate:
-    """Kernel ridge of these rows, on their device."""
+    """Kernel ridge of these rows, on their device; None: of the default rank."""
     device = X.device
     system = KernelSystem(
         kernel,
@@ -298,7 +299,7 @@ def solve(  # noqa: PLR0913
         tile_bytes=tile_bytes,
         room=budget // 2,
     )
-    rank = default_rank(len(X), budget // 8, device.type != "cpu")
+    rank = rank or default_rank(len(X), budget // 8, device.type != "cpu")
     b = system.right(Y)
     solving = Solving(system, system.nystrom(rank, 0), b, tolerance)
     now = solving.start(torch.zeros_like(b))

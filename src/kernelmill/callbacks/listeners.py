@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,7 +27,8 @@ class Listeners:
 
     Each may ask for the end; ranks end together.
 
-    `weights` turns a solver's weights into those of the model, which callbacks see.
+    `weights` turns a solver's weights into those of the model, which callbacks see. `deadline`, as
+    `time.perf_counter` counts, is when a run has to be over.
     """
 
     def __init__(
@@ -37,7 +40,9 @@ class Listeners:
         store: NoRun,
         ends: Ends,
         comm: Communicator,
+        deadline: float = math.inf,
     ):
+        self._deadline, self.late, self._last = deadline, False, math.inf
         self._validation, self.stopping, self.history = validation, stopping, History()
         self._callbacks = callbacks if leads(comm) else ()  # rank 0 speaks for all
         self._weights, self._store, self._ends, self._comm = weights, store, ends, comm
@@ -52,12 +57,17 @@ class Listeners:
             shown = replace(event, alpha=self._weights(event.alpha))
         for callback in self._callbacks:
             stop = bool(callback(shown)) or stop
+        # A round more would end too late, if it takes as long as the last one.
+        now = time.perf_counter()
+        late = event.kind != "end" and now + max(0.0, now - self._last) > self._deadline
+        self._last = now
         due = self._store.due(event) and leads(self._comm)
-        stop, ending, due = any_rank(self._comm, stop, self._ends.wanted, due)
+        stop, ending, due, late = any_rank(self._comm, stop, self._ends.wanted, due, late)
+        self.late = self.late or late
         if due:
             self._store.note(event, self.kept(), self.stopping.stopped)
         self.interrupted = self.interrupted or ending or event.kind == "interrupted"
-        return stop or ending
+        return stop or ending or late
 
     def kept(self) -> Watch:
         stopping = self.stopping

@@ -1,7 +1,10 @@
-"""Columns of names as numbers: one-hot, in their order, by their mean targets, or hashed."""
+"""Columns of names as numbers: one-hot, in their order, by their mean targets and a random code,
+or hashed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +16,7 @@ from ..errors import warn
 from .kinds import Names, canonical
 
 FOLDS = 5  # a training row's category is encoded by the targets of the other folds: never its own
+CODE_WIDTH = 48  # features of a random code: two of them are 1 ± .15 apart
 MANY_NEW = 50  # values never seen in training, warned about where they are most of a column
 
 
@@ -24,14 +28,26 @@ class Category:
     how: str  # "one_hot", "ordered", "target", "hash", or "number": see number_names.py
     width: int
     values: list[Any] = field(default_factory=list)  # texts by code; None is a missing value
-    table: np.ndarray | None = None  # (values + 1, width) of each code; the last, of unseen values
-    folds: np.ndarray | None = None  # (FOLDS, values + 1, width) without a fold's rows; not stored
+    # (values + 1, width - code_width) features of each value; the last row is of unseen ones.
+    table: np.ndarray | None = None
+    # (FOLDS, values + 1, outputs) the first of them without a fold's rows; not stored
+    folds: np.ndarray | None = None
     features: list[str] = field(default_factory=list)  # names of them; early models stored none
-    frequent: int = 0  # the last features: one for each of the most frequent values
+    code_width: int = 0  # the last features: a random code of the value
 
     @cached_property
     def names(self) -> Names:
         return Names(self.values)
+
+    @cached_property
+    def lookup(self) -> np.ndarray:
+        """(values + 1, width) features of each value, its random code among them. An unseen value
+        has no code: it is equally far from all others.
+        """
+        assert self.table is not None
+        names = ["\0" if value is None else self.called(value) for value in self.values]
+        codes = random_codes(names, self.code_width)
+        return np.concatenate([self.table, np.pad(codes, ((0, 1), (0, 0)))], 1)
 
     @property
     def labels(self) -> list[str]:
@@ -60,8 +76,8 @@ class Category:
     @property
     def parts(self) -> list[int]:
         """Of each feature, a number for those that share a bandwidth; 0 is that of the column."""
-        own = int(self.how == "number")
-        return [own] * (self.width - self.frequent) + [own + 1] * self.frequent
+        own, k = int(self.how == "number"), self.code_width
+        return [own] * (self.width - k) + [own + 1] * k
 
     def codes(self, given: np.ndarray) -> np.ndarray:
         """Places in `values`; their number where a value is not among them."""
@@ -74,10 +90,10 @@ class Category:
         assert self.table is not None
         codes = self.codes(texts)
         self._warn_of_new(texts, codes)
-        out = self.table[codes]
+        out = self.lookup[codes]
         if fold is not None and self.folds is not None:
             inside = fold >= 0
-            out[inside] = self.folds[fold[inside], codes[inside]]
+            out[inside, : self.folds.shape[2]] = self.folds[fold[inside], codes[inside]]
         return out
 
     def _warn_of_new(self, texts: np.ndarray, codes: np.ndarray) -> None:
@@ -96,9 +112,9 @@ class Category:
         fits = (
             self.how in ("one_hot", "ordered", "target", "number")
             and len(self.features) in (0, self.width)
-            and 0 <= self.frequent <= self.width
+            and self.code_width in (0, CODE_WIDTH)
             and self.table is not None
-            and self.table.shape == (len(self.values) + 1, self.width)
+            and self.table.shape == (len(self.values) + 1, self.width - self.code_width)
             and np.isfinite(self.table).all()
         )
         if not fits:
@@ -134,6 +150,17 @@ def hashed(texts: np.ndarray, width: int) -> np.ndarray:
     out = np.zeros((len(texts), width), np.float32)
     out[np.arange(len(texts)), sums % width] = np.where((sums // width) % 2, 1.0, -1.0)
     return out
+
+
+def random_codes(names: list[str], width: int) -> np.ndarray:
+    """(names, width) of ±1/√(2 width), drawn from a checksum of each name: different names are at
+    distance 1 ± .15, equal ones at 0. One-hot, in few dimensions.
+    """
+    size = CODE_WIDTH // 8
+    encoded = (name.encode("utf-8", "surrogatepass") for name in names)
+    digests = b"".join(hashlib.blake2b(each, digest_size=size).digest() for each in encoded)
+    bits = np.unpackbits(np.frombuffer(digests, np.uint8).reshape(len(names), size), axis=1)
+    return ((2.0 * bits[:, :width] - 1) / (2 * CODE_WIDTH) ** 0.5).astype(np.float32)
 
 
 def _crcs(texts: np.ndarray) -> np.ndarray:

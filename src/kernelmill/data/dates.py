@@ -23,6 +23,9 @@ PARTS = [
     "hour cos",
     "hour sin",
 ]
+# Cosine and sine share a bandwidth, others have one each: a delay is of a day, of an hour, or of
+# both (docs/columns.md).
+GROUPS = [0, 1, 2, 2, 3, 3, 4, 4]
 # The others are on a circle as they are.
 SCALED = np.array([name in ("days", "year") for name in PARTS])
 

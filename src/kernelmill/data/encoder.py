@@ -87,7 +87,7 @@ class Encoder:
         of_numbers = [
             (name, i)
             for name, width in zip(self.numbers, self.widths, strict=True)
-            for i in (range(width) if name not in self.dates else [0] * len(dates.PARTS))
+            for i in (range(width) if name not in self.dates else dates.GROUPS)
         ]
         of_flags = [of_numbers[i] for i in self.flagged]
         of_names = [(each.name, part) for each in self.categories for part in each.parts]

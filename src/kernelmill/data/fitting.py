@@ -12,7 +12,7 @@ from ..errors import InputError, warn
 from . import dates
 from .account import account_of
 from .amounts import Amounts
-from .categories import FOLDS, Category, checksums, fold_of
+from .categories import CODE_WIDTH, FOLDS, Category, checksums, fold_of
 from .checks import check_finite, is_clean, refuse
 from .columns import OF_NUMBERS, Columns
 from .encoder import Encoder, date_columns, in_parts, numbered
@@ -24,7 +24,6 @@ from .text_columns import MOST_OUTPUTS, text_column
 from .writing import reading_of
 
 PRIOR = 10.0  # rows that a category's mean target is drawn towards the common mean by
-FREQUENT, OFTEN = 16, 0.005  # values with a feature each, at most, and the share of rows it needs
 DIFFERENT = 3  # different rows per value of a category, from which a row's content says its fold
 
 
@@ -337,37 +336,26 @@ def _by_target(
         c.table = ((total + PRIOR * mean) / (many + PRIOR)).astype(np.float32)
         c.folds = ((others + PRIOR * mean) / (fewer + PRIOR)).astype(np.float32)
         _add_counts(c, many)
+        c.features = [*c.labels, *(f"code {i}" for i in range(CODE_WIDTH))]
+        c.code_width = CODE_WIDTH
+        c.width += CODE_WIDTH
     return by_content
 
 
 def _add_counts(category: Category, many: np.ndarray) -> None:
-    """One more feature: the logarithm of how often a value occurs, standardised over the rows. And
-    one for each of the most frequent values: of these there are rows enough to tell more than a
-    mean. Where all occur equally often the count says nothing, and none is the most frequent."""
+    """One more feature: the logarithm of how often a value occurs, standardised over the rows,
+    where values differ in it.
+    """
     log = np.log1p(many)
     mean = np.average(log, weights=many)
     spread = np.sqrt(np.average((log - mean) ** 2, weights=many))
     if spread < 1e-9:
         return
-    _append(category, ((log - mean) / spread).astype(np.float32), ["count"])
-    often = np.flatnonzero(many[: len(category.values), 0] >= OFTEN * many.sum())
-    often = np.sort(often[np.argsort(-many[often, 0], kind="stable")][:FREQUENT])
-    if len(often) < 2:
-        return
-    table = (np.arange(len(category.values) + 1)[:, None] == often).astype(np.float32)
-    _append(category, table, [category.called(category.values[code]) for code in often])
-    category.frequent = len(often)
-
-
-def _append(category: Category, more: np.ndarray, names: list[str]) -> None:
-    """More features of a category, the same in every fold."""
     assert category.table is not None
-    assert category.folds is not None
-    category.features = [*category.labels, *names]
+    more = ((log - mean) / spread).astype(np.float32)
+    category.features = [*category.labels, "count"]
     category.table = np.concatenate([category.table, more], 1)
-    folds = np.broadcast_to(more, (FOLDS, *more.shape))
-    category.folds = np.concatenate([category.folds, folds], 2)
-    category.width += len(names)
+    category.width += 1
 
 
 def _codes(

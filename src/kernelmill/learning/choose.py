@@ -25,6 +25,7 @@ from ..ops.warm import warming_up
 from ..planning.machine import Network, connection, measure
 from ..planning.plan import Plan
 from ..planning.precision import eight_bits_pay, fine_precision, precision_for, precision_of
+from ..projection import NotPositiveDefinite
 from ..solvers import Solver
 from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
@@ -43,6 +44,7 @@ log = logging.getLogger("kernelmill")
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 FEWEST = 10  # rows of a Gaussian process
+WORTHWHILE = 0.01  # of the squared error, that four times the centers take away, to want more
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
 
@@ -80,7 +82,7 @@ def problem_sizes(request: Request, data: Data, start: Start, comm: Communicator
         tile_bytes=data.tile_bytes,
         budget=data.budget,
         ranks=comm.size,
-        target=request.seconds,
+        target=request.seconds[0],
     )
 
 
@@ -96,7 +98,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         # While all ranks do, as they will in training; what is known is not measured again.
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
-    solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
+    solver, base, more = comm.same(lambda: _fastest(request, sizes, count, anew, network))
     if request.centers == ways.MEANS and base.p * ways.LEAST > base.n:
         raise InputError(
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
@@ -104,32 +106,41 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         )
     if request.ridge is None and not (request.wants_ridge(solver) or solver.takes_ridge):
         base = replace(base, ridge=0.0)
-    return Task(request, data, start, solver, replace(base, device=sizes.device), comm)
+    if more is not None:
+        more = replace(more, device=sizes.device)
+    return Task(request, data, start, solver, replace(base, device=sizes.device), comm, more)
 
 
 def _fastest(
     request: Request, sizes: Plan, count: int | None, anew: bool, network: Network | None
-) -> tuple[Solver, Plan]:
-    """`anew`: centers are rows of this data, still to be chosen."""
+) -> tuple[Solver, Plan, Plan | None]:
+    """The solver, its sizes, and those with every row a center if that may be worth its time.
+    `anew`: centers are rows of this data, still to be chosen.
+    """
     n = sizes.n
     if request.solver is not None:
         p = count or request.solver.default_centers(n)
-        return request.solver, replace(
-            sizes, solver=request.solver.name, p=p, every_row=anew and p == n
+        return (
+            request.solver,
+            replace(sizes, solver=request.solver.name, p=p, every_row=anew and p == n),
+            None,
         )
     base = replace(sizes, p=count or n, every_row=anew and (count or n) == n)
     if direct_is_instant(n, base.p, base.budget, base.on_gpu):
-        return solvers.Direct(), base
+        return solvers.Direct(), base, None
     rates = measure(request.kernel, base.d, base.precision, base.device)
     base = replace(base, rates=replace(rates, network=network))
+    more = None
     if count is None:
         base = solvers.affordable(base)
+        if not base.every_row:
+            more = solvers.with_every_row(base, request.seconds[1])
     table = solvers.forecast(base)
     log.info("%s", table)
     solver = table.chosen.solver
     # Epochs are asked of methods that take steps; an exact one was
     # forecast to its end, and goes there.
-    return solver, replace(base, epochs=0) if solver.exact else base
+    return solver, replace(base, epochs=0) if solver.exact else base, more
 
 
 def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Plan]:
@@ -150,13 +161,7 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
     """
     if task.start.plan is not None:
         return task.base
-    base = replace(task.base, every_row=centers.every_row, ridge=ridge)
-    width = kernel.width(base.d)
-    if width != base.d:
-        base = replace(base, width=width)
-        if base.rates is not None:
-            rates = measure(None, width, base.precision, base.device)
-            base = replace(base, rates=replace(rates, network=base.rates.network))
+    base = replace(_under(task.base, kernel), every_row=centers.every_row, ridge=ridge)
     plan = solvers.predict_plan(task.solver, base)
     asked, Z, some = task.request.precision, centers.Z, task.data.source.some
     few_epochs = not task.solver.needs_ridge
@@ -168,10 +173,22 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
     return solvers.predict_plan(task.solver, replace(base, precision=precision))
 
 
+def _under(base: Plan, kernel: Kernel) -> Plan:
+    """The sizes with rows as long as this kernel makes them, and the machine's rates for those."""
+    width, before = kernel.width(base.d), base.features
+    base = replace(base, width=0 if width == base.d else width)
+    if width == before or base.rates is None:
+        return base
+    rates = measure(None, width, base.precision, base.device)
+    return replace(base, rates=replace(rates, network=base.rates.network))
+
+
 # ---- kernel, ridge and centers
 
 
-def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float | None) -> Design:
+def choose(
+    task: Task, generator: torch.Generator, clock: Clock, promised: float | None
+) -> tuple[Task, Design]:
     """Kernel and ridge on a sample, then the centers, then every size that was still open.
 
     `promised`: the error that a kernel and ridge chosen before are held to.
@@ -180,6 +197,9 @@ def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float
     choice = _agree(task, lambda: _with_signal(task, _choose_kernel(task)))
     if choice.expected is None:
         choice = replace(choice, expected=promised)
+    task = task.settled(choice.every_row)
+    base = replace(task.base, iterations=choice.iterations, tolerance=choice.tolerance)
+    task = replace(task, base=base)
     choice.kernel.validate(task.base.d)
     constants = task.comm.same(lambda: _find_constants(task))
     clock.mark()
@@ -191,7 +211,7 @@ def choose(task: Task, generator: torch.Generator, clock: Clock, promised: float
     plan = final_plan(task, choice.kernel, choice.ridge, centers)
     each_row = task.data.rows.held is None
     plan = replace(plan, tried=choice.tried, chosen=choice.chosen, each_row=each_row)
-    return Design(choice, own, centers, constants, plan, generator)
+    return task, Design(choice, own, centers, constants, plan, generator)
 
 
 def _agree(task: Task, choose: Callable[[], Choice]) -> Choice:
@@ -276,6 +296,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
     # Few epochs regularise too: for a kernel that is given, only an exact solution needs a ridge.
     wanted = request.wants_ridge(task.solver) or (unset and task.solver.takes_ridge)
+    wanted = wanted or task.more is not None
     free = request.ridge is None and wanted
     ridge = None if free else (request.ridge or 0.0) / weight
     if data.source.n < 2:
@@ -285,7 +306,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         return Choice(kernel, ridge)
     trace = Trace(task)
     with _compiling_ahead(task):
-        found, sample = _tune(task, kernel, ridge, unset, trace)
+        found, sample, task = _tune(task, kernel, ridge, unset, trace)
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = free or request.ridge is not None
@@ -296,6 +317,9 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         found.label,
         trace.tried or None,
         _judged(found, sample),
+        every_row=task.base.every_row,
+        iterations=task.base.iterations,
+        tolerance=task.base.tolerance,
     )
 
 
@@ -377,10 +401,12 @@ def _tune(
     ridge: float | None,
     unset: bool,
     trace: Trace,
-) -> tuple[search.Choice, Sample]:
-    """The kernel and ridge that do best on a sample, and the sample."""
+) -> tuple[search.Choice, Sample, Task]:
+    """The kernel and ridge that do best on a sample, the sample, and the task with the number of
+    centers that they are for.
+    """
+    fewer, task, asked = task, task.settled(True), ridge
     data, solver, base = task.data, task.solver, task.base
-    p = base.p
     generator = torch.Generator().manual_seed(base.seed)
     sample, ratio = _draw_sample(task, generator)
     _check_codes(task, sample)
@@ -393,15 +419,24 @@ def _tune(
         noise = None if noise is None else (noise / data.rows.units.scale**2).to(sample.X)
         Z = task.start.own
         Z = None if Z is None else Z.to(sample.X)
-        return elbo.tune_elbo(kernel, ridge, noise, sample, p, Z), sample
-    effort, rivals = effort_of(data), []
+        return elbo.tune_elbo(kernel, ridge, noise, sample, base.p, Z), sample, task
+    effort = effort_of(data)
     if kernel is None:
-        choice, *rivals = _choose_recipe(task, ridge, sample, trace)
+        finalists = _choose_recipe(task, ridge, sample, trace)
     else:
-        choice = search.tune(_as_said(kernel, task, sample), ridge, sample)
+        finalists = [search.tune(_as_said(kernel, task, sample), ridge, sample)]
+    task = _timed(task, finalists[0], sample)
+    if fewer.more is not None and not _worth_every_row(task, finalists[0], sample, trace):
+        task = fewer.settled(False)
+    base = task.base
+    if sample.ratio == 1 and not base.every_row:
+        sample = replace(sample, ratio=_share_of_centers(base, len(sample.X)))
+        ridge = asked
+        finalists = [search.in_regime(choice, ridge, sample) for choice in finalists]
     improves = kernel is None and _seconds_of_a_try(task) <= whole.LONGEST
-    finalists = [choice] if improves else [choice, *rivals]
-    if unset and p > search.LARGE:
+    if improves:
+        finalists = finalists[:1]
+    if unset and base.p > search.LARGE:
         finalists = _sharpen(finalists, task, ridge, sample, generator)
     choice = finalists[0]
     if improves:
@@ -412,7 +447,48 @@ def _tune(
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
-    return choice, sample
+    same = choice.kernel is finalists[0].kernel
+    return choice, sample, task if same else _timed(task, choice, sample)
+
+
+def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
+    """Where PCG is to solve it: with the residual at which it ends, the iterations that takes, and
+    the rates of the machine for rows as this kernel sees them.
+    """
+    if not isinstance(task.solver, solvers.PCG):
+        return task
+    base = _under(task.base, choice.kernel)
+    base = replace(base, tolerance=solvers.tolerance_for(base, choice.error))
+    some = slice(effort_of(task.data).judged)
+    X, Y, w = sample.X[some], sample.Y[some], sample.w[some]
+    try:
+        taken = solvers.expected_iterations(choice.kernel, X, Y, w, choice.ridge, base)
+    except NotPositiveDefinite:
+        return task
+    return replace(task, base=replace(base, iterations=taken))
+
+
+def _worth_every_row(task: Task, choice: search.Choice, sample: Sample, trace: Trace) -> bool:
+    """Whether to solve with every row a center takes no longer than is usual, or than may be where
+    the error falls with the number of centers.
+    """
+    usual, longest = task.request.seconds
+    seconds, some, errors = _seconds(task), len(sample.X), []
+    trace.begin_round()
+    for p in (search.MAX_CENTERS // 4, search.MAX_CENTERS):
+        found = search.in_regime(choice, None, replace(sample, ratio=min(1.0, p / some)))
+        errors.append(found.error)
+        trace.report(f"{choice.label}, {p} of {some} rows as centers", found.error)
+    falls = errors[1] < (1 - WORTHWHILE) * errors[0]
+    log.info("every row a center: %.3g s, and error %s", seconds, "falls" if falls else "stays")
+    return seconds <= (longest if falls else usual)
+
+
+def _seconds(task: Task) -> float:
+    """Predicted, of the solution."""
+    base = task.base
+    rates = base.rates or measure(None, base.features, base.precision, base.device)
+    return task.solver.seconds(base, rates) or math.inf
 
 
 def _is_dense(task: Task, centers: int) -> bool:
@@ -441,8 +517,7 @@ def _seconds_of_a_try(task: Task) -> float:
     held = not isinstance(task.data.rows.X, Stream)
     if not (exact and learned and held and base.n > effort.judged):
         return math.inf
-    rates = base.rates or measure(None, base.d, base.precision, base.device)
-    return task.solver.seconds(base, rates) or math.inf
+    return _seconds(task)
 
 
 def _improve(
@@ -456,7 +531,8 @@ def _improve(
     order = torch.randperm(task.base.n, generator=generator)
     ones = torch.ones(len(order), dtype=torch.float64)
     sample, data = _sample_of(task, order, ones, 1.0), task.data
-    judge = whole.Whole(sample, data.tile_bytes, data.budget)
+    tolerance, most = solvers.usual_tolerance(task.base), task.base.iterations
+    judge = whole.Whole(sample, data.tile_bytes, data.budget, tolerance, most and 2 * most)
     time_is_left = lambda seconds: seconds <= trace.left  # noqa: E731
     expected = _seconds_of_a_try(task)
     trace.begin_round()
@@ -537,7 +613,7 @@ def _choose_recipe(
     meet_again = _is_dense(task, effort.rivalled)
     if meet_again:
         effort = replace(effort, judged=effort.sifted)
-    contest = recipes.Contest(sample, rows.columns, few, effort, request.ways, rows.seen_as)
+    contest = recipes.Contest(sample, few, effort, request.ways, rows.seen_as)
     found = recipes.choose_recipe(contest, trace.report, lambda: trace.left > 0)
     rivals = meet_again and trace.left > 0
     choices = [
@@ -605,18 +681,22 @@ def effort_of(data: Data) -> Effort:
 def _draw_sample(task: Task, generator: torch.Generator) -> tuple[Sample, float]:
     """Rows to choose on, and the share of them that are centers."""
     data, base = task.data, task.base
-    n, p = base.n, base.p
+    n = base.n
     # Few rows are all taken, in an order that no seed changes: they come sorted, and the first
     # ones must not be alike.
     drawn = torch.Generator().manual_seed(0) if n <= CHECK_ROWS else generator
     most = max(SAMPLE_ROWS, effort_of(data).judged)
     rows, stands_for = draw(n, data.codes, drawn, most)
-    # In the proportion of the real run, but never with so few centers that a kernel for few is
-    # chosen (covertype: 80 % instead of 90).
-    ratio = 1.0
-    if not base.every_row:
-        ratio = min(1.0, max(p / n, min(p, search.MAX_CENTERS) / len(rows)))
+    ratio = 1.0 if base.every_row else _share_of_centers(base, len(rows))
     return _sample_of(task, rows, stands_for, ratio), ratio
+
+
+def _share_of_centers(base: Plan, rows: int) -> float:
+    """In the proportion of the real run, but never with so few centers that a kernel for few is
+    chosen (covertype: 80 % instead of 90).
+    """
+    n, p = base.n, base.p
+    return min(1.0, max(p / n, min(p, search.MAX_CENTERS) / rows))
 
 
 def _every_row(task: Task) -> Sample:
@@ -633,8 +713,19 @@ def _sample_of(task: Task, rows: Tensor, stands_for: Tensor, ratio: float) -> Sa
     scatter = None if scatter is None else (scatter / (n * data.weight)).to(X)
     frequencies = None if data.rows.regression else data.rows.units.mean.to(X)
     w = w * stands_for.to(w)
-    scoring = task.request.scoring
-    return Sample(X, Y, w, ratio, data.weight, scatter, None, frequencies, scoring)
+    columns = data.rows.columns.to(X.device)
+    return Sample(
+        X,
+        Y,
+        w,
+        ratio,
+        data.weight,
+        scatter,
+        columns,
+        torch.bincount(columns)[columns],
+        frequencies,
+        task.request.scoring,
+    )
 
 
 def _find_constants(task: Task) -> dict[int, float]:

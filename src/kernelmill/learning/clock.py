@@ -17,6 +17,10 @@ class Clock:
     def mark(self) -> None:
         self._marks.append(time.perf_counter())
 
+    @property
+    def start(self) -> float:
+        return self._marks[0]
+
     def timings(self) -> dict[str, float]:
         """Seconds by stage; a resumed run chooses nothing."""
         marks = self._marks

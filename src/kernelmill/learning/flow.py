@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,12 +79,12 @@ def learn(
         task = replace(task, choosing=ChoosingLine())
     design = start.design(request, task.base)  # 3 choose: kernel, ridge, centers
     if design is None:
-        design = choose(task, generator, clock, promised)
+        task, design = choose(task, generator, clock, promised)
         store.write_choices(choices(task, design), task.team, comm)
     announce_memory(design.plan, data.budget)
     draws = draws_of(task, design)
     blueprint = Blueprint.of(task, design, draws)
-    listeners = listen(task, blueprint, around)
+    listeners = listen(task, blueprint, around, deadline(task, clock.start))
     plan, state = first_state(task, design, listeners)
     try:
         problem = Problem(
@@ -217,7 +219,21 @@ def announce_memory(plan: Plan, budget: int) -> None:
         )
 
 
-def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
+def deadline(task: Task, start: float) -> float:
+    """When solving has to be over: at the time limit, but it has a quarter of it in any case; where
+    all was left to the library, at twice what it may be predicted to take.
+    """
+    request, now = task.request, time.perf_counter()
+    if request.time_limit is not None:
+        return max(start + request.time_limit, now + request.time_limit / 4)
+    if request.solver is None and request.n_centers is None and request.epochs is None:
+        return now + 2 * request.seconds[1]
+    return math.inf
+
+
+def listen(
+    task: Task, blueprint: Blueprint, around: Surroundings, deadline: float = math.inf
+) -> Listeners:
     """One listener for each duty."""
     rows, team = task.data.rows, task.team
     validation, stopping = NoValidation(), NoEarlyStopping()
@@ -227,7 +243,14 @@ def listen(task: Task, blueprint: Blueprint, around: Surroundings) -> Listeners:
         if task.request.early_stopping:
             stopping = EarlyStopping(task.solver.patience)
     return Listeners(
-        validation, stopping, around.callbacks, blueprint.weights, around.store, around.ends, team
+        validation,
+        stopping,
+        around.callbacks,
+        blueprint.weights,
+        around.store,
+        around.ends,
+        team,
+        deadline,
     )
 
 
@@ -284,6 +307,13 @@ def finish(
     if task.request.posterior is not None and task.request.posterior.noise is None:
         rescale(model, data.rows.held, data.weight)
     ended = ""
+    if listeners.late:
+        limit = task.request.time_limit
+        why = "it took longer than expected" if limit is None else f"time_limit={limit:g} is over"
+        ended = (
+            f"fit ended after {state.epoch} of {state.plan.epochs} epochs because {why}; the last"
+            " good model is kept."
+        )
     if solution.worth_a_word and not listeners.stopping.stopped:
         epochs = f"{state.epoch} of {state.plan.epochs} epochs"
         ended = f"fit ended after {epochs} because {solution.why}; the last good model is kept."

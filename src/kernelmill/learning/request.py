@@ -40,7 +40,6 @@ OF_THIS_MACHINE = (
     "ranks",
     "time_limit",
 )
-ON_CPU, ON_GPU = 120.0, 40.0  # seconds that solving may take where nobody said
 MEMBERS = 3  # kernels of a sum, at most
 KEPT = ("kernel", "n_centers", "centers")  # by a warm start
 
@@ -105,11 +104,11 @@ class Request:
         )
 
     @property
-    def seconds(self) -> float:
-        """What solving may take, by prediction, where the number of centers is open."""
-        if self.time_limit is not None:
-            return self.time_limit / 2  # the rest is for choosing
-        return ON_GPU if self.device.startswith("cuda") else ON_CPU
+    def seconds(self) -> tuple[float, float]:
+        """What solving may take, by prediction, where the number of centers is open: usually, and
+        at most.
+        """
+        return solvers.seconds_to_solve(self.device, self.time_limit)
 
     @property
     def samples(self) -> int:

@@ -6,7 +6,17 @@ A solver turns (kernel, source, Z, plan) into weights and knows nothing of estim
 from __future__ import annotations
 
 from .askotch import ASkotch
-from .auto import Candidate, Forecast, affordable, forecast, plan, predict_plan
+from .auto import (
+    FEW,
+    Candidate,
+    Forecast,
+    affordable,
+    forecast,
+    plan,
+    predict_plan,
+    seconds_to_solve,
+    with_every_row,
+)
 from .base import (
     Ended,
     Event,
@@ -26,7 +36,7 @@ from .eigenpro4 import EigenPro4
 from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
-from .pcg import PCG
+from .pcg import PCG, expected_iterations, tolerance_for, usual_tolerance
 from .pegasos import Pegasos
 from .registry import NAMED, loss_of, resolve
 from .sgpr import SGPR
@@ -41,7 +51,13 @@ __all__ = [
     "Sparse",
     "Candidate",
     "Forecast",
+    "FEW",
     "affordable",
+    "expected_iterations",
+    "seconds_to_solve",
+    "tolerance_for",
+    "usual_tolerance",
+    "with_every_row",
     "loss_of",
     "forecast",
     "plan",

@@ -16,11 +16,16 @@ from ..planning.memory import parse_bytes, tile_bytes
 from ..planning.plan import Plan
 from ..planning.precision import check_precision, fine_precision, precision_of
 from .base import Solver
+from .pcg import PCG
 from .registry import NAMED
 
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
 WORTH = 5  # times the seconds that an exact solution of a regression may take (docs/solvers.md)
 ENOUGH = 10_000  # centers with which an exact solution is better than a stochastic one with more
+# Seconds that solving may take where nobody said: usually, and where a sample says that every row
+# as a center is worth more.
+ON_CPU, ON_GPU = (120.0, 240.0), (40.0, 160.0)
+FEW = 6  # iterations of PCG that must fit into the time before a sample says how many it needs
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Forecast:
     device: str
     budget: int
     candidates: list[Candidate]
+    more: Plan | None = None  # every row a center, if a sample says that it is worth the time
 
     def fastest(self, exact: bool = False) -> Candidate | None:
         """The fastest candidate that fits, of all or of those that go to the exact solution; None
@@ -130,6 +136,12 @@ class Forecast:
                 f"{candidate.label:<34} {candidate.plan.seconds or 0:>9.3g}"
                 f" {candidate.plan.bytes / 2**30:>8.2f}{note}"
             )
+        if self.more is not None:
+            lines += [
+                "",
+                f"{self.more.solver} with every row a center, from {self.more.seconds or 0:.3g}"
+                " seconds: if errors on a sample fall with more centers",
+            ]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -162,6 +174,13 @@ def forecast(base: Plan) -> Forecast:
     return Forecast(base.n, base.d, base.c, base.p, base.device, base.budget, candidates)
 
 
+def seconds_to_solve(device: str, time_limit: float | None = None) -> tuple[float, float]:
+    """What solving may take: usually, and at most. Of a time limit half is for choosing."""
+    if time_limit is not None:
+        return time_limit / 2, time_limit / 2
+    return ON_GPU if device.startswith("cuda") else ON_CPU
+
+
 def affordable(base: Plan) -> Plan:
     """The same problem with as many centers as are predicted to meet the target: every row, or
     the largest of a few round numbers. For a regression with as many as can be solved exactly, if
@@ -182,6 +201,18 @@ def affordable(base: Plan) -> Plan:
     return sizes[-1]
 
 
+def with_every_row(base: Plan, longest: float) -> Plan | None:
+    """The same problem with every row a center, solved by PCG; None where it does not fit, or a
+    few iterations are predicted to take longer.
+    """
+    every = replace(base, p=base.n, every_row=True, epochs=0, iterations=FEW, target=longest)
+    try:
+        plan = predict_plan(PCG(), every)
+    except InputError:
+        return None
+    return plan if (plan.seconds or 0.0) <= longest else None
+
+
 def plan(  # noqa: PLR0913
     *,
     n: int,
@@ -198,6 +229,7 @@ def plan(  # noqa: PLR0913
     regression: bool = False,
     ranks: int = 1,
     network: Network | None = None,
+    time_limit: float | None = None,
 ) -> Forecast:
     """What a fit of this size would take on this machine, without any data: a table of solvers,
     seconds and memory, with the fastest that fits marked. `.plan` is the chosen plan.
@@ -233,6 +265,8 @@ def plan(  # noqa: PLR0913
     network : Network, optional
         What connects them, `kernelmill.planning.machine.Network(latency, bandwidth)`. None: sums
         over ranks are taken to cost nothing.
+    time_limit : float, optional
+        Seconds that the fit may take.
     """
     for name, value in (("n", n), ("d", d), ("n_outputs", n_outputs)):
         whole(name, value, 1)
@@ -245,6 +279,7 @@ def plan(  # noqa: PLR0913
     budget = parse_bytes(unless_auto(memory_budget), device)
     rounded = precision_of(precision, x_bytes, d, chosen or kernels.Laplacian(), device)
     p = min(n, n_centers or n)
+    usual, longest = seconds_to_solve(device, time_limit)
     base = Plan(
         "auto",
         n,
@@ -261,7 +296,12 @@ def plan(  # noqa: PLR0913
         every_row=p == n,
         tile_bytes=tile_bytes(budget, device),
         budget=budget,
+        target=usual,
         ranks=ranks,
         rates=replace(measure(chosen, d, rounded, device), network=network),
     )
-    return forecast(base if n_centers else affordable(base))
+    if n_centers:
+        return forecast(base)
+    taken = affordable(base)
+    more = None if taken.every_row else with_every_row(base, longest)
+    return replace(forecast(taken), more=more)

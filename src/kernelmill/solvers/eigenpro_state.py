@@ -20,7 +20,8 @@ from .base import MAX_GROWTH, State, target_energy
 from .eigenpro_setup import Setup
 from .shards import Shards
 
-PROBE_ROWS = 1000
+# Rows of the probe, at most; and a share of the rows of a cycle, where that is fewer.
+PROBE_ROWS, LEAST_ROWS, SHARE = 1000, 100, 0.1
 # Times its loss before a cycle, and of the loss of predicting nothing, that a probe may have after
 # it; and of the latter alone.
 GROWTH, MORE, WORST = 2.0, 0.05, 1.1
@@ -102,21 +103,21 @@ class Tally:
         return torch.stack(self._sums).view(-1, 3).sum(0)
 
 
-def probe_rows(source: Source, loss: Loss) -> Batch:
-    """Rows from all over the data. Those with a large loss where nothing is predicted are drawn
-    more often and weigh less for it, so that a rare class is there.
+def probe_rows(source: Source, loss: Loss, most: int) -> Batch:
+    """About so many rows from all over the data. Those with a large loss where nothing is
+    predicted are drawn more often and weigh less for it, so that a rare class is there.
     """
     rows = losses.sample_rows(source)
-    if len(rows) <= PROBE_ROWS:
+    if len(rows) <= most:
         return source.take(rows)
     Y, w = (part.double() for part in source.targets(rows))
     each = w * loss.value(torch.zeros_like(Y), Y)
     chance = 0.5 / len(rows) + 0.5 * each / each.sum().clamp(min=torch.finfo(each.dtype).tiny)
-    places = (torch.arange(PROBE_ROWS).to(each) + 0.5) / PROBE_ROWS * chance.sum()
+    places = (torch.arange(most).to(each) + 0.5) / most * chance.sum()
     drawn = torch.searchsorted(chance.cumsum(0), places).clamp(max=len(rows) - 1)
     drawn, times = torch.unique(drawn, return_counts=True)
     batch = source.take(rows[drawn.cpu()])
-    weight = times / (PROBE_ROWS * chance[drawn])
+    weight = times / (most * chance[drawn])
     return replace(batch, w=batch.w * (weight / len(rows)).to(batch.w))
 
 
@@ -125,7 +126,10 @@ class Probe:
 
     def __init__(self, source: Source, centers: Shards):
         self._centers = centers
-        self._rows = centers.rows(probe_rows(source, centers.setup.loss))
+        plan, loss = centers.setup.plan, centers.setup.loss
+        cycle = (plan.T or 1) * (plan.m or 1)
+        most = min(PROBE_ROWS, max(LEAST_ROWS, int(SHARE * cycle)))
+        self._rows = centers.rows(probe_rows(source, loss, most))
 
     def losses(self, alpha: Tensor) -> tuple[float, float]:
         """Of the model with these weights and of predicting nothing, for a row."""

@@ -8,6 +8,7 @@ and replaced where rounding moved it (docs/solvers.md has the measurements).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..kernel_system import Iterate, KernelSystem, Nystrom, Solving, default_rank
+from ..kernel_system import Iterate, KernelSystem, Nystrom, Solving, default_rank, solve
+from ..kernels import Kernel
 from ..ops import Gram
 from ..planning.arguments import whole
 from ..planning.costs import always, values64
@@ -24,10 +26,11 @@ from ..planning.plan import Plan, require_every_row
 from .base import Offer, Problem, Report, Setup, Solver, State, check_finite
 
 TOLERANCE = 1e-2  # relative residual, of classes
-SMOOTH_TOLERANCE = 1e-3  # the same for a regression
+SMOOTH_TOLERANCE = 1e-3  # of a regression whose error is not known
+MISSING, FINEST, COARSEST = 1e-3, 1e-5, 0.03  # see tolerance_for
 ITERATIONS = 200  # at most
-# Iterations that were needed to 1e-3 with the default rank, on tables (benchmarks/pcg.py): for
-# predictions of time.
+# Iterations that were needed with the default rank, on tables (benchmarks/pcg.py): for predictions
+# of time where they were not measured on a sample.
 USUAL, SMOOTH_USUAL = 12, 30
 
 
@@ -76,7 +79,8 @@ class PCG(Solver[Equations, PCGState]):
     Parameters
     ----------
     tolerance : float, optional
-        Relative residual at which it ends. None: 1e-2 for classes, 1e-3 for numbers.
+        Relative residual at which it ends. None: 1e-2 for classes; for numbers 3 % of the error
+        that choosing the kernel found, as a share of the targets' deviation, or 1e-3.
     iterations : int, optional
         Products with K, at most.
     rank : int, optional
@@ -138,7 +142,7 @@ class PCG(Solver[Equations, PCGState]):
         each += 16 * own * rank / rates.read
         if rates.network is not None:
             each += rates.network.seconds(8 * n * c, plan.ranks)
-        usual = SMOOTH_USUAL if plan.regression else USUAL
+        usual = plan.iterations or (SMOOTH_USUAL if plan.regression else USUAL)
         return always(plan) + setup + min(plan.epochs, usual) * each
 
     @classmethod
@@ -166,13 +170,12 @@ class PCG(Solver[Equations, PCGState]):
             tile_bytes=plan.tile_bytes,
             room=held,
         )
-        usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         setup = Equations(
             plan,
             system,
             system.nystrom(plan.q or 1, plan.seed),
             system.right(Y),
-            usual if self.tolerance is None else self.tolerance,
+            self.tolerance or usual_tolerance(plan),
         )
         if state is None:
             state = PCGState(plan, torch.zeros_like(setup.b))
@@ -201,3 +204,38 @@ class PCG(Solver[Equations, PCGState]):
                 " larger rank"
             )
             yield Report("epoch", state, short=why)
+
+
+def tolerance_for(plan: Plan, error: float) -> float | None:
+    """The residual at which what is missing of the solution is a thousandth of the squared error,
+    in units of the targets' variance; None for classes, and where none is known.
+    """
+    if not plan.regression or not 0 < error < math.inf:
+        return None
+    return min(max((MISSING * error) ** 0.5, FINEST), COARSEST)
+
+
+def usual_tolerance(plan: Plan) -> float:
+    return plan.tolerance or (SMOOTH_TOLERANCE if plan.regression else TOLERANCE)
+
+
+def expected_iterations(
+    kernel: Kernel, X: Tensor, Y: Tensor, w: Tensor, ridge: float, plan: Plan
+) -> int:
+    """Iterations that a plan is expected to need: as many as these rows of it, with a
+    preconditioner of the same share of the rank (docs/solvers.md).
+    """
+    rank = default_rank(plan.n, plan.budget // 2, plan.on_gpu) * len(X) // plan.n
+    solved = solve(
+        kernel,
+        X,
+        Y,
+        w,
+        ridge,
+        tolerance=usual_tolerance(plan),
+        iterations=ITERATIONS,
+        tile_bytes=plan.tile_bytes,
+        budget=plan.budget,
+        rank=max(1, rank),
+    )
+    return max(1, solved.step)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 import torch
-from torch import Tensor
 
 from ..kernels import Features, Kernel, Laplacian, Radial, Sum, encode_columns
 from ..projection import NotPositiveDefinite
@@ -22,7 +21,16 @@ from .judge import Grams, Judge, Verdict
 from .metric import POWERS, Gradients
 from .parallel import side_by_side
 from .sample import Effort, Sample
-from .search import CANDIDATES, Candidate, average, descend, refine, scale_bandwidth
+from .search import (
+    CANDIDATES,
+    Candidate,
+    average,
+    descend,
+    refine,
+    scale_bandwidth,
+    share_scale,
+    together,
+)
 
 ENCODED = {
     "robust+quantile": ("laplacian", "gaussian"),
@@ -97,13 +105,11 @@ class Ways:
 class Contest:
     """The rows that recipes compete on.
 
-    `columns` (d,) tells which features of a row were made of one column of the user's: they share a
-    bandwidth. `ridge` is None where it is chosen too; `seen_as` are features of a row whose
+    `ridge` is None where it is chosen too; `seen_as` are features of a row whose
     encoding is given.
     """
 
     sample: Sample
-    columns: Tensor
     ridge: float | None
     effort: Effort
     ways: Ways = Ways()
@@ -209,11 +215,10 @@ def _starts(contest: Contest) -> Iterator[Start]:
     for each other.
     """
     sample, ridge, effort = contest.sample, contest.ridge, contest.effort
-    plain, own, seen = replace(sample, columns=contest.columns.to(sample.X.device)), None, AS_IS
+    plain, own, seen = sample, None, AS_IS
     if contest.seen_as:
         (plain, own), seen = _encoded(contest, "standard"), AS_SAID
-    assert plain.columns is not None
-    alike = replace(plain, columns=torch.zeros_like(plain.columns))
+    alike = replace(plain, columns=together(plain))
 
     def each_by_itself(name: str) -> Iterator[tuple[str, Candidate]]:
         for i, found in enumerate(descend(name, ridge, plain, effort.first, own)):
@@ -249,9 +254,15 @@ def _over_encoding(
 def _encoded(contest: Contest, encoding: str) -> tuple[Sample, Features]:
     """The sample as a kernel sees it, and the features that it is made of."""
     sample = contest.sample
-    made = encode_columns(sample.X, encoding, sample.w, contest.seen_as)
-    columns = contest.columns[made.column].to(sample.X.device)
-    return replace(sample, X=made.apply(sample.X), columns=columns), made
+    X = sample.X
+    made = encode_columns(X, encoding, sample.w, contest.seen_as)
+    weight = share_scale(sample).to(made.height)[made.column.to(made.height.device)]
+    made = replace(made, height=torch.where(made.form == 0, made.height / weight, made.height))
+    every = torch.arange(X.shape[1]) if sample.columns is None else sample.columns
+    of = made.column.to(X.device)
+    shares = None if sample.shares is None else sample.shares[of]
+    inside = replace(sample, X=made.apply(X), columns=every.to(X.device)[of], shares=shares)
+    return inside, made
 
 
 def _judge(candidate: Candidate, label: str, judge: Judge, ridge: float | None) -> Recipe:

@@ -128,7 +128,8 @@ class Sample:
     ratio: float
     weight: float = 1.0
     scatter: Tensor | None = None
-    columns: Tensor | None = None  # (D,) of encoded rows: the column each feature was made of
+    columns: Tensor | None = None  # (D,) features that share a bandwidth; None: each has its own
+    shares: Tensor | None = None  # (D,) so many features weigh as one; None: each weighs as one
     frequencies: Tensor | None = None  # (c,) of classes, which Y is measured from
     scoring: str | None = None  # what recipes are compared by; see scoring.score
 

@@ -39,6 +39,8 @@ MAX_CENTERS = 2000
 
 MANY_FEATURES = 64  # above this a bandwidth per feature is noise on so few rows: one for all
 
+WIDE = 32  # features of one column, above which they weigh as one
+
 LARGE = 4000  # rows on which the common factor of the bandwidths is chosen
 
 STEP, MOST_STEPS = -math.log(0.6), 7  # between two factors, and how many are tried
@@ -356,11 +358,34 @@ def _scales(sample: Sample) -> list[Tensor | None]:
     embeddings), and each by its own spread.
     """
     X = sample.X
-    spread = scale_of(X)
-    if X.shape[1] <= MANY_FEATURES:
+    spread = scale_of(X) * share_scale(sample)
+    if _column_count(sample) <= MANY_FEATURES:
         return [spread]
     alike = spread.max() / spread[spread > 0].median() < 100
     return [torch.ones_like(spread), spread] if alike else [spread]
+
+
+def _column_count(sample: Sample) -> int:
+    return sample.X.shape[1] if sample.columns is None else int(sample.columns.max()) + 1
+
+
+def together(sample: Sample) -> Tensor:
+    """(D,) groups for one bandwidth of all features; a WIDE group keeps one of its own."""
+    one = torch.zeros(sample.X.shape[1], dtype=torch.long, device=sample.X.device)
+    if sample.shares is None or sample.columns is None:
+        return one
+    apart = torch.where(sample.shares > WIDE, sample.columns + 1, one)
+    return torch.unique(apart, return_inverse=True)[1]
+
+
+def share_scale(sample: Sample) -> Tensor:
+    """(D,) what standardised features are divided by, so that those of a WIDE group, such as the
+    random code of a name, weigh as one.
+    """
+    if sample.shares is None:
+        return sample.X.new_ones(sample.X.shape[1])
+    k = sample.shares.to(sample.X)
+    return torch.where(k > WIDE, k, 1.0).sqrt()
 
 
 def _descend(

@@ -29,8 +29,9 @@ HELD = 4000  # rows that judge
 ROUNDS = 4  # of metrics
 SECONDS = 18.0  # that all solutions together may take
 CHANCES = 2.0  # standard errors by which another must be better: several are tried
-# Relative residuals at which a solution ends, and above which it judges nothing; most iterations.
-TOLERANCE, FAR, MOST = 1e-3, 1e-2, 100
+# The relative residual at which a solution ends where nobody says it; times it, a solution judges
+# nothing; and most iterations.
+TOLERANCE, FAR, MOST = 1e-3, 10.0, 100
 LONGEST = 9.0  # seconds, predicted, of a solution that is tried at all
 
 
@@ -49,9 +50,18 @@ class Whole(Judge):
     learned.
     """
 
-    def __init__(self, sample: Sample, tile_bytes: int, budget: int):
+    def __init__(
+        self,
+        sample: Sample,
+        tile_bytes: int,
+        budget: int,
+        tolerance: float = TOLERANCE,
+        most: int | None = None,
+    ):
+        """A solution ends at a relative residual of `tolerance`, or after so many iterations."""
         self.X, self.Y, self.w = sample.X, sample.Y, sample.w
         self._sample, self._tile_bytes, self._budget = sample, tile_bytes, budget
+        self._tolerance, self._most = tolerance, most or MOST
         number = torch.arange(len(sample.X), device=sample.X.device)
         fitted = len(number) - min(HELD, len(number) // 5)
         self.folds = [Fold(number[:fitted], number[fitted:])]
@@ -68,13 +78,13 @@ class Whole(Judge):
                 self.Y[:n],
                 self.w[:n],
                 ridge,
-                tolerance=TOLERANCE,
-                iterations=MOST,
+                tolerance=self._tolerance,
+                iterations=self._most,
                 **sizes,
             )
         except NotPositiveDefinite:
             return None
-        if not solved.residual <= FAR:
+        if not solved.residual <= FAR * self._tolerance:
             return None
         K = bind(kernel, X[:n].mean(0), "float64", X.device, self._tile_bytes)
         values = torch.zeros_like(self.Y)
