@@ -7,6 +7,7 @@ ranks; an iteration gathers one vector.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,9 @@ CHECKED = 1024  # rows whose residual is computed in float64 before an iterate i
 # Below this share of the largest, negative diagonals and curvatures are more than rounding.
 NEGATIVE = 1e-4
 CHECK_EVERY = 20  # iterations between two looks at the true residual of some rows
+# The error of held-out rows is level where so many iterations gain less than this share of it, and
+# the residual is so small beside its root: before, weights may be far and the error stand still.
+LEVEL, GAIN, SMALL = 3, 1e-3, 0.05
 # Fast products that leave more than this share of a residual have no digits left for it.
 STALLED = 0.5
 
@@ -79,11 +83,13 @@ class KernelSystem:
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         if place.type == "cpu" or precision == "float64":
             # A CPU evaluates what it holds once: in float64, which keeps the distances of far rows.
+            self._fast, self._points = self._exact, self._X
             self._gram = Gram(self._exact, self._own, self._X, room)
         else:
             fast = bind(kernel, origin, precision, place, tile_bytes, spread)
             points = fast.points(X)
             own = points if comm.size == 1 else points[shard(comm)]
+            self._fast, self._points = fast, points
             self._gram = Gram(fast, own, points, room)
 
     # ---- vectors of this rank's rows
@@ -112,6 +118,11 @@ class KernelSystem:
         if self.comm.size == 1:
             return self._exact.gram_times(self._X, everywhere)
         return self._exact.matmul(self._own, self._X, everywhere)
+
+    def predict(self, V: Tensor, alpha: Tensor) -> Tensor:
+        """Values of the model at other rows, by a fast product; on one rank."""
+        K = self._fast
+        return K.matmul(K.points(V), self._points, alpha.to(K.dtype)).double()
 
     def shrinkage(self, alpha: Tensor) -> Tensor:
         """λ β = λ α/√w; 0 where w is."""
@@ -285,8 +296,11 @@ def solve(  # noqa: PLR0913
     tile_bytes: int,
     budget: int,
     rank: int | None = None,
+    held: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Iterate:
-    """Kernel ridge of these rows, on their device; None: of the default rank."""
+    """Kernel ridge of these rows, on their device, to the tolerance or until the error of held-out
+    rows X, Y, w is level. `rank` None: the default one.
+    """
     device = X.device
     system = KernelSystem(
         kernel,
@@ -303,9 +317,26 @@ def solve(  # noqa: PLR0913
     b = system.right(Y)
     solving = Solving(system, system.nystrom(rank, 0), b, tolerance)
     now = solving.start(torch.zeros_like(b))
+    errors: list[float] = []
     while now.residual > tolerance and now.step < iterations:
         now = solving.step(now)
+        if held is None:
+            continue
+        V, Y_V, w_V = held
+        misfit, w_V = system.predict(V, now.alpha) - Y_V, w_V[:, None]
+        errors.append(((w_V * misfit * misfit).sum() / (w_V * Y_V * Y_V).sum()).item())
+        if is_level(errors, now.residual):
+            break
     return now
+
+
+def is_level(errors: Sequence[float], residual: float) -> bool:
+    """Whether the last iterations gained next to nothing: `errors` of held-out rows as shares of
+    their variance.
+    """
+    if len(errors) <= LEVEL or not residual <= SMALL * errors[-1] ** 0.5:
+        return False
+    return errors[-1 - LEVEL] - min(errors[-LEVEL:]) < GAIN * errors[-1]
 
 
 def default_rank(n: int, room: int, on_gpu: bool) -> int:

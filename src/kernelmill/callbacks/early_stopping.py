@@ -1,12 +1,14 @@
-"""Early stopping: the run ends when held-out rows are not predicted better any more."""
+"""The run ends when held-out rows are not predicted better any more."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..solvers import Event
+from ..kernel_system import is_level
+from ..solvers import Event, HistoryRow, PCGState
 
 
 class NoEarlyStopping:
@@ -17,7 +19,7 @@ class NoEarlyStopping:
     waited = 0
     stopped = False
 
-    def __call__(self, event: Event) -> bool:
+    def __call__(self, event: Event, history: Sequence[HistoryRow]) -> bool:
         return False
 
 
@@ -29,7 +31,7 @@ class EarlyStopping(NoEarlyStopping):
     def __init__(self, patience: int):
         self._patience = patience
 
-    def __call__(self, event: Event) -> bool:
+    def __call__(self, event: Event, history: Sequence[HistoryRow]) -> bool:
         if event.score is None or event.alpha is None:
             return False
         if event.score > self.best_score:
@@ -39,4 +41,18 @@ class EarlyStopping(NoEarlyStopping):
         else:
             self.waited += 1
         self.stopped = self.waited >= self._patience
+        return self.stopped
+
+
+class Level(NoEarlyStopping):
+    """Asks for the end where R² of held-out rows has come to its limit; the last weights are the
+    model's.
+    """
+
+    def __call__(self, event: Event, history: Sequence[HistoryRow]) -> bool:
+        if not isinstance(event.state, PCGState):
+            return False
+        scores = [row.get("validation_score") for row in history]
+        errors = [1 - score for score in scores if score is not None]
+        self.stopped = is_level(errors, event.state.residual)
         return self.stopped

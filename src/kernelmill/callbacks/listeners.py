@@ -51,7 +51,7 @@ class Listeners:
     def __call__(self, event: Event) -> bool:
         event = self._validation.add_score(event)
         self.history(event)
-        stop = self.stopping(event)
+        stop = self.stopping(event, self.history.rows)
         shown = event
         if self._callbacks and event.alpha is not None:
             shown = replace(event, alpha=self._weights(event.alpha))

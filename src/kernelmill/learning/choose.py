@@ -44,7 +44,7 @@ log = logging.getLogger("kernelmill")
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 FEWEST = 10  # rows of a Gaussian process
-WORTHWHILE = 0.01  # of the squared error, that four times the centers take away, to want more
+WORTHWHILE = 0.03  # of the score, what the nearest of all rows must gain over those of fewer
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
 
@@ -98,7 +98,8 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         # While all ranks do, as they will in training; what is known is not measured again.
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
-    solver, base, more = comm.same(lambda: _fastest(request, sizes, count, anew, network))
+    held = not isinstance(data.rows.X, Stream)
+    solver, base, more = comm.same(lambda: _fastest(request, sizes, count, anew, held, network))
     if request.centers == ways.MEANS and base.p * ways.LEAST > base.n:
         raise InputError(
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
@@ -112,10 +113,15 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
 
 
 def _fastest(
-    request: Request, sizes: Plan, count: int | None, anew: bool, network: Network | None
+    request: Request,
+    sizes: Plan,
+    count: int | None,
+    anew: bool,
+    held: bool,
+    network: Network | None,
 ) -> tuple[Solver, Plan, Plan | None]:
     """The solver, its sizes, and those with every row a center if that may be worth its time.
-    `anew`: centers are rows of this data, still to be chosen.
+    `anew`: centers are rows of this data, still to be chosen; `held`: rows are in memory.
     """
     n = sizes.n
     if request.solver is not None:
@@ -133,7 +139,7 @@ def _fastest(
     more = None
     if count is None:
         base = solvers.affordable(base)
-        if not base.every_row:
+        if not base.every_row and held:
             more = solvers.with_every_row(base, request.seconds[1])
     table = solvers.forecast(base)
     log.info("%s", table)
@@ -198,8 +204,7 @@ def choose(
     if choice.expected is None:
         choice = replace(choice, expected=promised)
     task = task.settled(choice.every_row)
-    base = replace(task.base, iterations=choice.iterations, tolerance=choice.tolerance)
-    task = replace(task, base=base)
+    task = replace(task, base=replace(task.base, iterations=choice.iterations))
     choice.kernel.validate(task.base.d)
     constants = task.comm.same(lambda: _find_constants(task))
     clock.mark()
@@ -319,7 +324,6 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         _judged(found, sample),
         every_row=task.base.every_row,
         iterations=task.base.iterations,
-        tolerance=task.base.tolerance,
     )
 
 
@@ -425,14 +429,18 @@ def _tune(
         finalists = _choose_recipe(task, ridge, sample, trace)
     else:
         finalists = [search.tune(_as_said(kernel, task, sample), ridge, sample)]
-    task = _timed(task, finalists[0], sample)
-    if fewer.more is not None and not _worth_every_row(task, finalists[0], sample, trace):
-        task = fewer.settled(False)
-    base = task.base
-    if sample.ratio == 1 and not base.every_row:
+    if fewer.more is not None:
+        dense = _sharpen(finalists, task, ridge, sample, generator) if unset else finalists
+        choice = dense[0]
+        if kernel is None and trace.left > 0:
+            choice = _judge_nearby(dense, task, ridge, sample, trace)
+        task = _timed(task, choice, sample)
+        if _worth_every_row(task, fewer.base.p, choice, sample, trace):
+            return choice, sample, task
+        task, base, ridge = fewer.settled(False), fewer.base, asked
         sample = replace(sample, ratio=_share_of_centers(base, len(sample.X)))
-        ridge = asked
-        finalists = [search.in_regime(choice, ridge, sample) for choice in finalists]
+        finalists = [search.in_regime(each, ridge, sample) for each in finalists]
+    task = _timed(task, finalists[0], sample)
     improves = kernel is None and _seconds_of_a_try(task) <= whole.LONGEST
     if improves:
         finalists = finalists[:1]
@@ -452,13 +460,12 @@ def _tune(
 
 
 def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
-    """Where PCG is to solve it: with the residual at which it ends, the iterations that takes, and
-    the rates of the machine for rows as this kernel sees them.
+    """Where PCG is to solve it: with the iterations that takes, and the rates of the machine for
+    rows as this kernel sees them.
     """
     if not isinstance(task.solver, solvers.PCG):
         return task
     base = _under(task.base, choice.kernel)
-    base = replace(base, tolerance=solvers.tolerance_for(base, choice.error))
     some = slice(effort_of(task.data).judged)
     X, Y, w = sample.X[some], sample.Y[some], sample.w[some]
     try:
@@ -468,20 +475,28 @@ def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
     return replace(task, base=replace(base, iterations=taken))
 
 
-def _worth_every_row(task: Task, choice: search.Choice, sample: Sample, trace: Trace) -> bool:
+def _worth_every_row(
+    task: Task, fewer: int, choice: search.Choice, sample: Sample, trace: Trace
+) -> bool:
     """Whether to solve with every row a center takes no longer than is usual, or than may be where
-    the error falls with the number of centers.
+    the nearest of all rows say more of a row than the nearest of `fewer`.
     """
     usual, longest = task.request.seconds
-    seconds, some, errors = _seconds(task), len(sample.X), []
+    seconds = _seconds(task)
+    log.info("every row a center: %.3g s, %s iterations", seconds, task.base.iterations)
+    if not usual < seconds <= longest:
+        return seconds <= usual
+    scores, budget = [], task.data.budget // 3
     trace.begin_round()
-    for p in (search.MAX_CENTERS // 4, search.MAX_CENTERS):
-        found = search.in_regime(choice, None, replace(sample, ratio=min(1.0, p / some)))
-        errors.append(found.error)
-        trace.report(f"{choice.label}, {p} of {some} rows as centers", found.error)
-    falls = errors[1] < (1 - WORTHWHILE) * errors[0]
-    log.info("every row a center: %.3g s, and error %s", seconds, "falls" if falls else "stays")
-    return seconds <= (longest if falls else usual)
+    for p in (fewer, task.base.n):
+        generator = torch.Generator().manual_seed(task.base.seed)
+        judge = Nearby(sample, task.data.source, p, budget, generator)
+        if len(judge.X) < ENOUGH_ROWS or judge.features_bytes(choice.kernel) > budget:
+            return False
+        found = judge.verdict(judge.grams(choice.kernel), None, choice.ridge)
+        scores.append(found.score)
+        trace.report(f"{choice.label}, nearest of {p} rows", found.score)
+    return scores[1] < (1 - WORTHWHILE) * scores[0]
 
 
 def _seconds(task: Task) -> float:
@@ -531,8 +546,8 @@ def _improve(
     order = torch.randperm(task.base.n, generator=generator)
     ones = torch.ones(len(order), dtype=torch.float64)
     sample, data = _sample_of(task, order, ones, 1.0), task.data
-    tolerance, most = solvers.usual_tolerance(task.base), task.base.iterations
-    judge = whole.Whole(sample, data.tile_bytes, data.budget, tolerance, most and 2 * most)
+    most = task.base.iterations
+    judge = whole.Whole(sample, data.tile_bytes, data.budget, most and 2 * most)
     time_is_left = lambda seconds: seconds <= trace.left  # noqa: E731
     expected = _seconds_of_a_try(task)
     trace.begin_round()

@@ -49,9 +49,7 @@ class Choice:
     judged: Judged | None = None
     signal: Tensor | None = None  # (c,) of a Gaussian process, the variance of its function
     every_row: bool = False  # whether it is worth its time that each becomes a center
-    # Of PCG, expected: see Plan.
-    iterations: int | None = None
-    tolerance: float | None = None
+    iterations: int | None = None  # of PCG, expected
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,7 @@ class Plan:
     bytes: int = 0  # predicted peak, of each rank
     seconds: float | None = None  # predicted, where `rates` are known
     target: float = 120.0  # seconds that solving may take where the number of centers is open
-    # Of conjugate gradients, expected, and the residual they end at; None: the usual ones.
-    iterations: int | None = None
-    tolerance: float | None = None
+    iterations: int | None = None  # of conjugate gradients, expected; None: the usual number
     rates: Rates | None = None  # of this machine, as they were measured
     settings: dict[str, Json] | None = None  # of the solver, as it was given
     # What competed to be the kernel: what it is, its score (less is better), seconds until then.

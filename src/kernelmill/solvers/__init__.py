@@ -36,7 +36,7 @@ from .eigenpro4 import EigenPro4
 from .eigenpro4_exact import EigenPro4Exact
 from .falkon import Falkon
 from .nytro import NYTRO
-from .pcg import PCG, expected_iterations, tolerance_for, usual_tolerance
+from .pcg import PCG, PCGState, expected_iterations
 from .pegasos import Pegasos
 from .registry import NAMED, loss_of, resolve
 from .sgpr import SGPR
@@ -46,6 +46,7 @@ __all__ = [
     "EigenPro1",
     "NYTRO",
     "PCG",
+    "PCGState",
     "Pegasos",
     "SGPR",
     "Sparse",
@@ -55,8 +56,6 @@ __all__ = [
     "affordable",
     "expected_iterations",
     "seconds_to_solve",
-    "tolerance_for",
-    "usual_tolerance",
     "with_every_row",
     "loss_of",
     "forecast",

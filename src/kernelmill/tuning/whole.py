@@ -29,9 +29,9 @@ HELD = 4000  # rows that judge
 ROUNDS = 4  # of metrics
 SECONDS = 18.0  # that all solutions together may take
 CHANCES = 2.0  # standard errors by which another must be better: several are tried
-# The relative residual at which a solution ends where nobody says it; times it, a solution judges
-# nothing; and most iterations.
-TOLERANCE, FAR, MOST = 1e-3, 10.0, 100
+# Relative residuals at which a solution ends, and above which it judges nothing; most iterations;
+# and rows whose error ends it where it is level.
+TOLERANCE, FAR, MOST, WATCHED = 1e-3, 1e-2, 100, 1000
 LONGEST = 9.0  # seconds, predicted, of a solution that is tried at all
 
 
@@ -55,13 +55,12 @@ class Whole(Judge):
         sample: Sample,
         tile_bytes: int,
         budget: int,
-        tolerance: float = TOLERANCE,
         most: int | None = None,
     ):
-        """A solution ends at a relative residual of `tolerance`, or after so many iterations."""
+        """`most`: iterations of a solution."""
         self.X, self.Y, self.w = sample.X, sample.Y, sample.w
         self._sample, self._tile_bytes, self._budget = sample, tile_bytes, budget
-        self._tolerance, self._most = tolerance, most or MOST
+        self._most = most or MOST
         number = torch.arange(len(sample.X), device=sample.X.device)
         fitted = len(number) - min(HELD, len(number) // 5)
         self.folds = [Fold(number[:fitted], number[fitted:])]
@@ -78,13 +77,14 @@ class Whole(Judge):
                 self.Y[:n],
                 self.w[:n],
                 ridge,
-                tolerance=self._tolerance,
+                tolerance=TOLERANCE,
                 iterations=self._most,
+                held=(X[n:][:WATCHED], self.Y[n:][:WATCHED], self.w[n:][:WATCHED]),
                 **sizes,
             )
         except NotPositiveDefinite:
             return None
-        if not solved.residual <= FAR * self._tolerance:
+        if solved.step == self._most and not solved.residual <= FAR:
             return None
         K = bind(kernel, X[:n].mean(0), "float64", X.device, self._tile_bytes)
         values = torch.zeros_like(self.Y)
