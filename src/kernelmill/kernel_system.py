@@ -26,7 +26,7 @@ NEGATIVE = 1e-4
 CHECK_EVERY = 20  # iterations between two looks at the true residual of some rows
 # The error of held-out rows is level where so many iterations gain less than this share of it, and
 # the residual is so small beside its root: before, weights may be far and the error stand still.
-LEVEL, GAIN, SMALL = 3, 1e-3, 0.05
+LEVEL, GAIN, SMALL = 5, 5e-3, 0.1
 # Fast products that leave more than this share of a residual have no digits left for it.
 STALLED = 0.5
 

@@ -181,12 +181,14 @@ def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Pl
 
 def _under(base: Plan, kernel: Kernel) -> Plan:
     """The sizes with rows as long as this kernel makes them, and the machine's rates for those."""
-    width, before = kernel.width(base.d), base.features
+    width, rates = kernel.width(base.d), base.rates
     base = replace(base, width=0 if width == base.d else width)
-    if width == before or base.rates is None:
+    if rates is None:
         return base
-    rates = measure(None, width, base.precision, base.device)
-    return replace(base, rates=replace(rates, network=base.rates.network))
+    parts = kernel.widths(width) if isinstance(kernel, kernels.Sum) else [width]
+    each = [measure(None, part, base.precision, base.device) for part in parts]
+    block = 1 / sum(1 / part.block for part in each)  # one part after the other
+    return replace(base, rates=replace(each[0], block=block, network=rates.network))
 
 
 # ---- kernel, ridge and centers
@@ -430,10 +432,7 @@ def _tune(
     else:
         finalists = [search.tune(_as_said(kernel, task, sample), ridge, sample)]
     if fewer.more is not None:
-        dense = _sharpen(finalists, task, ridge, sample, generator) if unset else finalists
-        choice = dense[0]
-        if kernel is None and trace.left > 0:
-            choice = _judge_nearby(dense, task, ridge, sample, trace)
+        choice = _densest(finalists, task, ridge, sample, generator, trace)
         task = _timed(task, choice, sample)
         if _worth_every_row(task, fewer.base.p, choice, sample, trace):
             return choice, sample, task
@@ -457,6 +456,27 @@ def _tune(
         choice = _at_its_density(choice, ridge, sample)
     same = choice.kernel is finalists[0].kernel
     return choice, sample, task if same else _timed(task, choice, sample)
+
+
+def _densest(
+    finalists: list[search.Choice],
+    task: Task,
+    ridge: float | None,
+    sample: Sample,
+    generator: torch.Generator,
+    trace: Trace,
+) -> search.Choice:
+    """The choice for more rows as centers than usual: of single kernels, since a product with a sum
+    takes as long as with each of them; another start is what suits neighbourhoods.
+    """
+    if task.request.kernel is not None:
+        bandwidth = getattr(task.request.kernel, "bandwidth", None)
+        unset = isinstance(bandwidth, str)
+        return _sharpen(finalists, task, ridge, sample, generator)[0] if unset else finalists[0]
+    single = [each for each in finalists if not isinstance(each.kernel, kernels.Sum)]
+    start = search.by_spread(sample, finalists[0].ridge)
+    dense = _sharpen([*single, start], task, ridge, sample, generator)
+    return _judge_nearby(dense, task, ridge, sample, trace) if trace.left > 0 else dense[0]
 
 
 def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:

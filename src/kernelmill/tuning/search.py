@@ -17,7 +17,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ..kernels import Features, Kernel, Radial, Sum, resolve
+from ..kernels import Features, Kernel, Laplacian, Radial, Sum, resolve
 from ..projection import NotPositiveDefinite, factor
 from ..ridge import solve_ridge
 from .descent import FACTORS, NARROWEST, RIDGES, WIDEST, Reach, minimise
@@ -351,6 +351,16 @@ def _lowest(places: list[float], errors: list[float]) -> float:
     (a, b, c), step = errors[i - 1 : i + 2], places[i] - places[i - 1]
     bend = a - 2 * b + c
     return places[i] + (0.5 * step * (a - c) / bend if bend > 0 and math.isfinite(bend) else 0.0)
+
+
+def by_spread(sample: Sample, ridge: float) -> Choice:
+    """A Laplacian that sees every column by its spread: a start for neighbourhoods, which find what
+    bandwidths of far fewer rows hide.
+    """
+    spread = scale_of(sample.X) * share_scale(sample)
+    typical = Reach.of(sample.X[:FINAL_ROWS] / spread).median
+    kernel = Laplacian(bandwidth=(spread * typical).cpu())
+    return Choice(kernel, ridge, math.inf, "laplacian, each column by its spread")
 
 
 def _scales(sample: Sample) -> list[Tensor | None]:
