@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-# A shell starts what runs in its background with Ctrl-C ignored; tests send it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     # Before anything imports Triton: its kernels then run on the CPU, slowly.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -22,6 +20,8 @@ from kernelmill.data import ArraySource
 from kernelmill.distributed.team import Alone
 from kernelmill.planning.plan import Plan
 
+# A shell starts what runs in its background with Ctrl-C ignored; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 # Problems this small are several times slower with two threads that wait for each other.
 torch.set_num_threads(1)

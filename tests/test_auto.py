@@ -17,6 +17,7 @@ from kernelmill.planning.costs import direct_bytes
 from kernelmill.planning.machine import Rates, measure
 from kernelmill.planning.precision import eight_bits_pay
 from kernelmill.projection import factor
+from kernelmill.solvers import auto
 from kernelmill.solvers.auto import Candidate, Forecast
 from kernelmill.solvers.eigenpro_sizes import eigenpro_sizes, with_step
 from kernelmill.tuning import local as neighbourhoods
@@ -159,6 +160,31 @@ def test_plan_needs_no_data():
         kernelmill.plan(n=0, d=3)
     with pytest.raises(InputError, match="device="):
         kernelmill.plan(n=10, d=3, device="tpu")
+
+
+def test_a_plan_says_where_every_row_may_be_worth_more_time():
+    slow = dataclasses.replace(CPU, block=CPU.block / 8)
+    sizes = base(60_000, 60_000, rates=slow, every_row=True)
+    usual, longest = solvers.seconds_to_solve("cpu")
+    more = solvers.with_every_row(sizes, longest)
+    assert more is not None and more.p == 60_000 and usual < more.seconds <= longest
+    assert solvers.with_every_row(sizes, more.seconds - 1) is None
+    assert solvers.seconds_to_solve("cuda", 30) == (15, 15)
+    table = dataclasses.replace(solvers.forecast(base(60_000, 1000)), more=more)
+    assert "pcg with every row a center" in str(table)
+
+
+@pytest.mark.slow
+def test_more_rows_are_taken_where_the_nearest_of_them_say_more(monkeypatch):
+    monkeypatch.setattr(auto, "ON_CPU", (0.3, 100.0))
+    g = np.random.default_rng(0)
+    X = g.standard_normal((9000, 6))
+    rough = np.sin(4 * X[:, 0]) * np.cos(3 * X[:, 1]) + 0.1 * g.standard_normal(9000)
+    model = KernelRegressor(random_state=0).fit(X, rough)
+    assert model.plan_.solver == "pcg" and model.plan_.p == model.plan_.n
+    assert any("nearest of 1000 rows" in label for label, *_ in model.plan_.tried)
+    straight = X[:, 0] + 0.5 * g.standard_normal(9000)
+    assert KernelRegressor(random_state=0).fit(X, straight).plan_.p == 1000
 
 
 def rows(n=3000, d=5, seed=0):

@@ -369,6 +369,14 @@ def test_how_often_a_name_occurs_is_a_feature():
     np.testing.assert_array_equal(encoded(encoder, SHOP, training=True)[:, 1], count)
 
 
+def test_each_part_of_a_date_has_a_bandwidth_of_its_own():
+    days = pd.to_datetime("2024-01-01") + pd.to_timedelta(np.arange(900) * 7, "h")
+    encoder = learned(pd.DataFrame({"day": days.repeat(2)[:1000]}))
+    parts = dict(zip(encoder.names, encoder.columns, strict=True))
+    assert parts["day: hour cos"] == parts["day: hour sin"]
+    assert len({parts[f"day: {part}"] for part in ("days", "year", "month cos", "hour cos")}) == 4
+
+
 def test_a_name_of_many_values_has_a_random_code():
     encoder = learned(SHOP)
     at = [i for i, name in enumerate(encoder.names) if name.startswith("a: code ")]

@@ -1,5 +1,6 @@
 """PCG: every row a center, against the float64 factor."""
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +11,12 @@ from conftest import make_problem
 from kernelmill import InputError, KernelRegressor, kernels
 from kernelmill.distributed.team import Alone
 from kernelmill.distributed.threads import run_threads
-from kernelmill.kernel_system import KernelSystem
+from kernelmill.kernel_system import KernelSystem, is_level, solve
 from kernelmill.ops import bind, gram
 from kernelmill.ops.gram import Gram
+from kernelmill.planning.plan import Plan
 from kernelmill.projection import NotPositiveDefinite
-from kernelmill.solvers import PCG, Ended
+from kernelmill.solvers import PCG, Ended, expected_iterations
 
 N = 300
 
@@ -212,3 +214,63 @@ def test_weights_that_are_no_numbers_are_refused():
     w[3] = np.nan
     with pytest.raises(ValueError, match="sample_weight must be finite"):
         KernelRegressor(solver="pcg", ridge=0.1).fit(X, X[:, 0], sample_weight=w)
+
+
+@pytest.mark.parametrize("kernel", [kernels.Laplacian(9.0), kernels.Gaussian(9.0)])
+def test_half_precision_solves_the_system_of_rounded_rows(kernel):
+    g = np.random.default_rng(0)
+    X, X_new = (g.standard_normal((n, 80)).astype(np.float32) for n in (600, 100))
+    y = np.sin(X[:, 0]) + 0.1 * g.standard_normal(600)
+    fits = [
+        KernelRegressor(
+            kernel=kernel, solver=PCG(tolerance=1e-6), ridge=0.1, precision=precision
+        ).fit(X, y)
+        for precision in ("float64", "float16")
+    ]
+    exact, half = (fit.predict(X_new) for fit in fits)
+    # Without residuals of the rounded rows it would never come below their rounding.
+    assert fits[1].model_.precision == "float16" and len(fits[1].history_) < 40
+    assert 1e-6 < np.linalg.norm(exact - half) / np.linalg.norm(exact) < 5e-3
+
+
+def test_errors_are_level_only_where_the_residual_is_small():
+    falling, level = [1.0, 0.8, 0.6, 0.5, 0.4, 0.35, 0.3], [1.0, 0.5, *[0.4] * 6]
+    assert not is_level(falling, 1e-3) and not is_level(level[:6], 1e-3)
+    assert is_level(level, 1e-3) and not is_level(level, 0.2)
+
+
+def test_held_out_rows_end_it_before_the_residual_is_small():
+    problem = make_problem(n=1500, noise=1.0)
+    X, y = problem.X.numpy(), problem.Y[:, 0].numpy()
+    fixed = dict(kernel=kernels.Laplacian(2.0), ridge=0.05, random_state=0)
+    model = KernelRegressor(solver="pcg", validation_fraction=0.2, **fixed).fit(X, y)
+    full = KernelRegressor(solver=PCG(tolerance=1e-6), validation_fraction=0.2, **fixed).fit(X, y)
+    assert len(model.history_) < len(full.history_) - 3
+    scores = [each.history_[-1]["validation_score"] for each in (model, full)]
+    assert abs(scores[0] - scores[1]) < 0.01
+
+
+@pytest.mark.parametrize("d", [3, 6])
+def test_a_sample_tells_how_many_iterations_all_rows_need(d):
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(6000, d, generator=g).double()
+    y = X[:, :1].sin() + 0.3 * torch.randn(6000, 1, generator=g).double()
+    kernel, w, ridge = kernels.Matern(2.0), torch.ones(6000).double(), 0.3
+    sizes = Plan("pcg", 6000, d, 1, 6000, every_row=True)
+    guess = expected_iterations(kernel, X[:1500], y[:1500], w[:1500], ridge, sizes)
+    usual = dict(tolerance=1e-2, iterations=200, tile_bytes=1 << 24, budget=1 << 30)
+    needed = solve(kernel, X, y, w, ridge, **usual).step
+    assert needed / 2 <= guess <= 3 * needed
+
+
+def test_a_time_limit_is_kept():
+    g = np.random.default_rng(0)
+    X = g.standard_normal((3000, 4))
+    y = np.sin(3 * X[:, 0]) + 0.1 * g.standard_normal(3000)
+    endless = PCG(tolerance=1e-300, iterations=10**6)
+    start = time.perf_counter()
+    with pytest.warns(UserWarning, match="time_limit=2 is over"):
+        model = KernelRegressor(
+            kernel=kernels.Laplacian(2.0), solver=endless, ridge=1e-3, time_limit=2
+        ).fit(X, y)
+    assert time.perf_counter() - start < 20 and model.score(X, y) > 0.5

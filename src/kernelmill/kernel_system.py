@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .distributed.team import Alone, Communicator, gather, own_rows, shard
 from .kernels import Kernel
-from .ops import Gram, Rounded, bind, frame
+from .ops import HALF, Gram, Rounded, bind, frame
 from .projection import NotPositiveDefinite
 
 LEAST, MOST, MOST_ON_GPU = 256, 2000, 4096  # rank of a preconditioner
@@ -74,7 +74,11 @@ class KernelSystem:
         origin, spread = frame(kernel, Z, comm.all_sum)
         X = gather(comm, Z, 0, self.n)
         self._exact = bind(kernel, origin, "float64", place, tile_bytes, spread)
-        self._X = self._exact.points(X)
+        if precision in HALF:  # the system is that of rounded features, in float64 too
+            rounded = bind(kernel, origin, precision, place, tile_bytes, spread)
+            self._X = rounded.wide(rounded.points(X))
+        else:
+            self._X = self._exact.points(X)
         self._own = self._X if comm.size == 1 else self._X[shard(comm)]
         self._root = w.to(place, torch.float64).sqrt()[:, None]
         self._roots = gather(comm, self._root, 0, self.n)

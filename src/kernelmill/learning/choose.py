@@ -502,10 +502,15 @@ def _worth_every_row(
     the nearest of all rows say more of a row than the nearest of `fewer`.
     """
     usual, longest = task.request.seconds
+    base = task.base
     seconds = _seconds(task)
-    log.info("every row a center: %.3g s, %s iterations", seconds, task.base.iterations)
-    if not usual < seconds <= longest:
-        return seconds <= usual
+    log.info("every row a center: %.3g s, %s iterations", seconds, base.iterations)
+    if seconds <= usual:
+        return True
+    # Iterations are limited by time, and the first ones take most of the error away.
+    fewest = min(base.iterations or solvers.FEW, solvers.FEW)
+    if _seconds(replace(task, base=replace(base, iterations=fewest))) > longest:
+        return False
     scores, budget = [], task.data.budget // 3
     trace.begin_round()
     for p in (fewer, task.base.n):
@@ -522,8 +527,9 @@ def _worth_every_row(
 def _seconds(task: Task) -> float:
     """Predicted, of the solution."""
     base = task.base
-    rates = base.rates or measure(None, base.features, base.precision, base.device)
-    return task.solver.seconds(base, rates) or math.inf
+    if base.rates is None:
+        base = replace(base, rates=measure(None, base.features, base.precision, base.device))
+    return solvers.predict_plan(task.solver, base).seconds or math.inf
 
 
 def _is_dense(task: Task, centers: int) -> bool:

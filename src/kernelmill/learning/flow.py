@@ -221,13 +221,13 @@ def announce_memory(plan: Plan, budget: int) -> None:
 
 def deadline(task: Task, start: float) -> float:
     """When solving has to be over: at the time limit, but it has a quarter of it in any case; where
-    all was left to the library, at twice what it may be predicted to take.
+    all was left to the library, after the most that it may take.
     """
     request, now = task.request, time.perf_counter()
     if request.time_limit is not None:
         return max(start + request.time_limit, now + request.time_limit / 4)
     if request.solver is None and request.n_centers is None and request.epochs is None:
-        return now + 2 * request.seconds[1]
+        return now + request.seconds[1]
     return math.inf
 
 

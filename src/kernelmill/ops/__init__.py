@@ -21,10 +21,11 @@ from .product import (
     padded,
     transposed_product,
 )
-from .rounding import PRECISIONS, ROUNDINGS
+from .rounding import HALF, PRECISIONS, ROUNDINGS
 
 __all__ = [
     "FEW",
+    "HALF",
     "PRECISIONS",
     "ROUNDINGS",
     "SMALLEST_TILE",

@@ -233,7 +233,7 @@ class KernelProduct:
         held = x.contiguous()
         return Points(held, self._form.norms(held))
 
-    def _wide(self, A: Points) -> Points:
+    def wide(self, A: Points) -> Points:
         """The same points in float64: their features as they were rounded, their norms anew."""
         return self.kernel.points(A.x.double() if self._form is None else self._form.wide(A))
 
@@ -257,7 +257,7 @@ class KernelProduct:
         """K(A, B) in float64 of the same, already rounded, features: what an eigensystem or a
         factor is taken of.
         """
-        return self.kernel.evaluate(self._wide(A), self._wide(B))
+        return self.kernel.evaluate(self.wide(A), self.wide(B))
 
     def room(
         self, rows: int, cols: int, rounded: bool = False, passing: bool = False
@@ -511,6 +511,10 @@ class SumProduct(KernelProduct):
             for i in range(0, len(A), high):
                 out[i : i + high].add_(part.dense(a[i : i + high], b), alpha=share)
         return out
+
+    def wide(self, A: Points) -> Points:
+        each = (part.wide(*own).x for part, _, own in self._each(A))
+        return self.kernel.points(torch.cat(list(each), 1))
 
     def dense64(self, A: Points, B: Points) -> Tensor:
         values = [share * part.dense64(a, b) for part, share, (a, b) in self._each(A, B)]

@@ -139,8 +139,8 @@ class Forecast:
         if self.more is not None:
             lines += [
                 "",
-                f"{self.more.solver} with every row a center, from {self.more.seconds or 0:.3g}"
-                " seconds: if errors on a sample fall with more centers",
+                f"pcg with every row a center, from {self.more.seconds or 0:.3g} seconds: if the"
+                " nearest of all rows say more of a row than the nearest of a few",
             ]
         return "\n".join(lines)
 
@@ -202,15 +202,16 @@ def affordable(base: Plan) -> Plan:
 
 
 def with_every_row(base: Plan, longest: float) -> Plan | None:
-    """The same problem with every row a center, solved by PCG; None where it does not fit, or a
-    few iterations are predicted to take longer.
+    """The same problem with every row a center, for PCG with features as short as the precision
+    allows; None where it does not fit, or a few iterations are predicted to take longer.
     """
-    every = replace(base, p=base.n, every_row=True, epochs=0, iterations=FEW, target=longest)
+    every = replace(base, p=base.n, every_row=True, epochs=0, iterations=FEW, fine=None)
     try:
         plan = predict_plan(PCG(), every)
     except InputError:
         return None
-    return plan if (plan.seconds or 0.0) <= longest else None
+    seconds = plan.seconds or 0.0
+    return replace(every, seconds=seconds) if seconds <= longest else None
 
 
 def plan(  # noqa: PLR0913

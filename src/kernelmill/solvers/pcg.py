@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..kernel_system import Iterate, KernelSystem, Nystrom, Solving, default_rank, solve
 from ..kernels import Kernel
-from ..ops import Gram
+from ..ops import HALF, Gram
 from ..planning.arguments import whole
 from ..planning.costs import always, values64
 from ..planning.machine import Rates
@@ -30,6 +30,7 @@ ITERATIONS = 200  # at most
 # Iterations that were needed with the default rank, on tables (benchmarks/pcg.py): for predictions
 # of time where they were not measured on a sample.
 USUAL, SMOOTH_USUAL = 12, 30
+HALVES = 3  # products of float16 features that one of float32 takes
 
 
 @dataclass
@@ -103,7 +104,9 @@ class PCG(Solver[Equations, PCGState]):
         if self.tolerance is not None and not self.tolerance > 0:
             raise InputError(f"tolerance={self.tolerance!r} was given, expected a number above 0.")
         n, own, c = base.n, base.own, base.c
-        precision = base.fine or ("float64" if base.precision == "float64" else "float32")
+        precision = base.fine or base.precision
+        if precision not in (*HALF, "float64"):
+            precision = "float32"
         vectors = 80 * own * c + 16 * n * c + n * (20 * base.features + base.d * base.x_bytes)
         held = vectors + 24 * 256 * own + 4 * base.tile_bytes
         room = max(0, base.budget - held) // 4 * base.ranks
@@ -137,6 +140,7 @@ class PCG(Solver[Equations, PCGState]):
             each = 2 * 4 * half / rates.read * max(1.0, c / 10)
         else:
             each = count / rates.block * max(1.0, c / 16)
+            each *= HALVES if plan.fine and rates.precision in HALF else 1
         each += 16 * own * rank / rates.read
         if rates.network is not None:
             each += rates.network.seconds(8 * n * c, plan.ranks)
@@ -153,7 +157,7 @@ class PCG(Solver[Equations, PCGState]):
         comm = problem.comm
         own = torch.arange(comm.rank, plan.n, comm.size)
         Y, w = problem.source.targets(own)
-        inner = "float64" if plan.precision == "float64" and plan.fine is None else "float32"
+        inner = plan.precision if plan.fine is None else "float32"
         held = 0 if plan.on_gpu else plan.budget - (plan.bytes if plan.keep_all else 0)
         if plan.keep_all:
             held = Gram.bytes(plan.own, plan.n)
