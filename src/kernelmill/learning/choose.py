@@ -439,6 +439,7 @@ def _tune(
         task, base, ridge = fewer.settled(False), fewer.base, asked
         sample = replace(sample, ratio=_share_of_centers(base, len(sample.X)))
         finalists = [search.in_regime(each, ridge, sample) for each in finalists]
+    timed = finalists[0].kernel
     task = _timed(task, finalists[0], sample)
     improves = kernel is None and _seconds_of_a_try(task) <= whole.LONGEST
     if improves:
@@ -454,8 +455,9 @@ def _tune(
     if base.every_row and not data.rows.regression and judged < base.n <= effort.each:
         sample = _every_row(task)
         choice = _at_its_density(choice, ridge, sample)
-    same = choice.kernel is finalists[0].kernel
-    return choice, sample, task if same else _timed(task, choice, sample)
+    if choice.kernel is not timed:
+        task = _timed(task, choice, sample)
+    return choice, sample, task
 
 
 def _densest(

@@ -32,7 +32,7 @@ CHANCES = 2.0  # standard errors by which another must be better: several are tr
 # Relative residuals at which a solution ends, and above which it judges nothing; most iterations;
 # and rows whose error ends it where it is level.
 TOLERANCE, FAR, MOST, WATCHED = 1e-3, 1e-2, 100, 1000
-LONGEST = 6.0  # seconds, predicted, of a solution that is tried at all
+LONGEST = 9.0  # seconds, predicted, of a solution that is tried at all
 
 
 @dataclass(frozen=True)
