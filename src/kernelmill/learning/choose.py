@@ -139,7 +139,7 @@ def _fastest(
     more = None
     if count is None:
         base = solvers.affordable(base)
-        if not base.every_row and held:
+        if not base.every_row and held and request.posterior is None:
             more = solvers.with_every_row(base, request.seconds[1])
     table = solvers.forecast(base)
     log.info("%s", table)

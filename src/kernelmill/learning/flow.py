@@ -343,8 +343,9 @@ def finish(
         ended,
         judged=design.choice.judged,
     )
-    at_its_end = isinstance(listeners.stopping, Level) and listeners.stopping.stopped
-    asked = listeners.interrupted or (solution.ended is Ended.STOPPED and not at_its_end)
+    level = isinstance(listeners.stopping, Level) and listeners.stopping.stopped
+    own = level or (listeners.late and task.request.time_limit is None)  # not the user's end
+    asked = listeners.interrupted or (solution.ended is Ended.STOPPED and not own)
     expected = design.choice.expected
     if expected is None or asked or task.solver.loss_name != "square" or not task.covers_all_ranks:
         return fitted
