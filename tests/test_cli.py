@@ -641,7 +641,7 @@ def test_signals_end_a_run_that_can_go_on(files, number, code):
 def test_plans_and_comparisons(files):
     assert "falkon" in typed("plan", "--rows", "100000", "--features", "20", "--n-centers", "2000")
     found = typed("plan", "train.csv", "--target", "sold", "--json")
-    assert found["rows"] == N and found["features"] == 29 and found["chosen"]
+    assert found["rows"] == N and found["features"] == 61 and found["chosen"]
     found = typed(
         "compare", "train.csv", "--target", "price", "--rows", "600", "--n-centers", "100", "--json"
     )

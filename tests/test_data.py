@@ -146,7 +146,7 @@ def test_columns_become_the_features_they_say(from_frame):
         "shop: target 0",
         "shop: count",
     ]
-    assert encoder.names[: len(names)] == names and len(encoder.names) == len(names) + 16
+    assert encoder.names[: len(names)] == names and len(encoder.names) == len(names) + 48
     out = encoder.encode(opened(FRAME, 0), 0, N)
     np.testing.assert_allclose(out[:, :3].mean(0), 0, atol=0.1)
     assert (out[:, 3] == np.isnan(NUMBERS[:, 1])).all() and (out[::17, 1] == 0).all()

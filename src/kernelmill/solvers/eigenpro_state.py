@@ -20,8 +20,7 @@ from .base import MAX_GROWTH, State, target_energy
 from .eigenpro_setup import Setup
 from .shards import Shards
 
-# Rows of the probe, at most; and a share of the rows of a cycle, where that is fewer.
-PROBE_ROWS, LEAST_ROWS, SHARE = 1000, 100, 0.1
+PROBE_ROWS = 1000
 # Times its loss before a cycle, and of the loss of predicting nothing, that a probe may have after
 # it; and of the latter alone.
 GROWTH, MORE, WORST = 2.0, 0.05, 1.1
@@ -126,10 +125,7 @@ class Probe:
 
     def __init__(self, source: Source, centers: Shards):
         self._centers = centers
-        plan, loss = centers.setup.plan, centers.setup.loss
-        cycle = (plan.T or 1) * (plan.m or 1)
-        most = min(PROBE_ROWS, max(LEAST_ROWS, int(SHARE * cycle)))
-        self._rows = centers.rows(probe_rows(source, loss, most))
+        self._rows = centers.rows(probe_rows(source, centers.setup.loss, PROBE_ROWS))
 
     def losses(self, alpha: Tensor) -> tuple[float, float]:
         """Of the model with these weights and of predicting nothing, for a row."""
