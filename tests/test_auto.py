@@ -255,6 +255,7 @@ def test_a_stored_plan_of_any_solver_gives_the_same_bits(solver):
     )
 
 
+@pytest.mark.slow
 def test_auto_reaches_the_direct_solution():
     X, y = rows(8000)
     fits = [
@@ -269,6 +270,7 @@ def test_auto_reaches_the_direct_solution():
         assert np.linalg.norm(fits[0] - other) < 0.02 * np.linalg.norm(other)
 
 
+@pytest.mark.slow
 def test_epochs_do_not_cut_an_exact_solution_short(monkeypatch):
     """One epoch was forecast as Falkon's whole solution, and ran as one of its iterations."""
 

@@ -470,6 +470,7 @@ def test_labels_that_nobody_knows_and_models_of_one_class(files):
     typed("predict", "one", "one.csv", "--out", "p.csv", "--intervals")
 
 
+@pytest.mark.slow
 def test_outputs_that_cannot_be_written(files):
     typed(
         "train",

@@ -686,6 +686,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path, kind):
     assert load(tmp_path / "m").plan_.p == 50 and type(model.plan_.epochs) is int
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_does_not_fit_this_machine_is_warned_about(tmp_path):
     g = np.random.default_rng(0)
     X = g.normal(size=(3000, 3))

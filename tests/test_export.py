@@ -165,6 +165,7 @@ def test_an_exported_program_has_gradients():
     assert rows.grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_what_onnx_cannot_express_is_said(tmp_path):
     model = KernelRegressor(
         kernel="laplacian", n_centers=50, random_state=0, columns=Columns(beyond="hash")

@@ -64,6 +64,7 @@ def test_no_more_rows_are_judged_than_fit():
     assert judge.features_bytes(Laplacian(1.0)) == 8 * 3960 * 2
 
 
+@pytest.mark.slow
 def test_a_kernel_is_preferred_by_more_than_chance():
     judge = judge_of(*rows(4000))
     good, alike, bad = (
@@ -76,6 +77,7 @@ def test_a_kernel_is_preferred_by_more_than_chance():
     assert not judge.prefers(good, good)
 
 
+@pytest.mark.slow
 def test_a_ridge_changes_by_more_than_chance_and_to_the_largest_that_is_nearly_as_good():
     judge, kernel = judge_of(*rows(4000)), Laplacian(0.5)
     grams = judge.grams(kernel)
@@ -100,6 +102,7 @@ def test_a_run_of_many_rows_is_chosen_at_its_own_density(monkeypatch):
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_row_says_nothing_of_it():
     """Every row twice: the ridge is that of the rows once, and does not interpolate."""
     X, Y = rows(2000)

@@ -42,6 +42,7 @@ def test_partial_fit_of_classes_knows_them_from_the_start():
         model.partial_fit(rows[:2], ["left", "up"])
 
 
+@pytest.mark.slow
 def test_centers_can_be_added():
     rows = g.uniform(-3, 3, size=(8000, 1)).astype(np.float32)
     target = np.sin(5 * rows[:, 0])

@@ -234,6 +234,7 @@ def codes_and_a_tail(n=600):
     return np.c_[codes, tail], y
 
 
+@pytest.mark.slow
 def test_codes_and_tails_are_encoded():
     rows, y = codes_and_a_tail(900)
     chosen = KernelRegressor(random_state=0).fit(rows[:600], y[:600])
@@ -288,6 +289,7 @@ def a_product(seed=0):
 WIDE = {"kernel": Laplacian(2.0), "device": "cpu", "random_state": 0}
 
 
+@pytest.mark.slow
 def test_no_row_is_kept_out_where_each_can_be_left_out_once():
     rows, labels = a_product()
     new, truth = a_product(1)

@@ -90,6 +90,7 @@ def threads(estimator, X, y):
     return -torch.get_num_threads() if estimator.fit(X, y).score(X, y) > 0 else 0.0
 
 
+@pytest.mark.slow
 def test_parallel_search_shares_the_cores():
     X, y = load_digits(return_X_y=True)
     grid = GridSearchCV(

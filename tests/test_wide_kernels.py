@@ -59,6 +59,7 @@ def test_the_best_weights_are_kept_where_the_last_are_clearly_worse():
     assert best.probe == 0.2 and best.alpha is not best.alpha_best
 
 
+@pytest.mark.slow
 def test_smooth_kernels_have_more_directions_taken_off():
     X, y = noisy(9000, 0)
     taken = [
