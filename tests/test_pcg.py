@@ -1,6 +1,7 @@
 """PCG: every row a center, against the float64 factor."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -274,3 +275,42 @@ def test_a_time_limit_is_kept():
             kernel=kernels.Laplacian(2.0), solver=endless, ridge=1e-3, time_limit=2
         ).fit(X, y)
     assert time.perf_counter() - start < 20 and model.score(X, y) > 0.5
+
+
+def test_a_fit_that_is_at_its_end_is_not_late():
+    g = np.random.default_rng(0)
+    X, y = g.standard_normal((300, 2)), g.standard_normal(300)
+    fixed = dict(kernel=kernels.Laplacian(1.0), ridge=0.1, solver="direct")
+    slow = lambda event: time.sleep(0.7) if event.kind == "epoch" else None  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KernelRegressor(**fixed, time_limit=0.8, callbacks=[slow]).fit(X, y)
+
+
+def test_a_resumed_run_goes_on_where_it_was(tmp_path):
+    problem = make_problem(n=400)
+    X, y = problem.X.numpy(), problem.Y[:, 0].numpy()
+    fixed = dict(
+        kernel=kernels.Laplacian(2.0),
+        ridge=0.01,
+        solver=PCG(tolerance=1e-8, rank=20),
+        precision="float64",
+        random_state=0,
+    )
+    folder = dict(checkpoint=tmp_path, checkpoint_every=0, resume=True)
+    KernelRegressor(**fixed, **folder, callbacks=lambda event: event.epoch == 4).fit(X, y)
+    resumed = KernelRegressor(**fixed, **folder).fit(X, y)
+    whole = KernelRegressor(**fixed).fit(X, y)
+    said = [row["epoch"] for row in resumed.history_ if row["kind"] == "epoch"]
+    assert said == list(range(1, len(said) + 1)) == [row["epoch"] for row in whole.history_]
+    assert torch.equal(resumed.model_.alpha, whole.model_.alpha)
+
+
+def test_rounded_rows_of_a_sum_are_those_of_its_parts():
+    X = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)).double()
+    total = kernels.Sum([kernels.Laplacian(2.0), kernels.Gaussian(3.0)], [0.3, 0.7])
+    K = bind(total, X.mean(0), "float16", torch.device("cpu"), 1 << 20)
+    exact = bind(total, X.mean(0), "float64", torch.device("cpu"), 1 << 20)
+    wide = K.wide(K.points(X))
+    want = K.dense64(K.points(X), K.points(X))
+    torch.testing.assert_close(exact.dense64(wide, wide), want, rtol=1e-6, atol=1e-6)

@@ -17,7 +17,7 @@ from kernelmill.calibration import calibrate
 from kernelmill.estimators.validation import draw_stratified
 from kernelmill.learning import check, choose, flow
 from kernelmill.learning.rows import units_of
-from kernelmill.solvers import EigenPro4, Falkon
+from kernelmill.solvers import EigenPro4, Falkon, auto
 from kernelmill.tuning import descent, sample
 
 
@@ -533,3 +533,12 @@ def test_falkon_still_counts_its_iterations():
         n_centers=100,
     ).fit(X, y)
     assert model.n_iter_ == 2
+
+
+def test_a_stored_plan_takes_the_time_it_takes(monkeypatch):
+    X, y = smooth(600)
+    model = KernelRegressor(kernel="gaussian", n_centers=100, solver="eigenpro4", epochs=3)
+    plan = model.fit(X, y).plan_
+    monkeypatch.setattr(auto, "ON_CPU", (1e-6, 1e-6))
+    again = KernelRegressor(kernel=model.model_.kernel, solver=plan).fit(X, y)
+    assert again.n_iter_ == 3

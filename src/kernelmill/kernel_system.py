@@ -70,7 +70,7 @@ class KernelSystem:
         self.comm, self.ridge = comm, ridge
         counts = comm.all_sum(torch.tensor(float(len(Z)), dtype=torch.float64))
         self.n = int(counts.item())
-        place = torch.device(device)
+        place, self._tile_bytes = torch.device(device), tile_bytes
         origin, spread = frame(kernel, Z, comm.all_sum)
         X = gather(comm, Z, 0, self.n)
         self._exact = bind(kernel, origin, "float64", place, tile_bytes, spread)
@@ -199,7 +199,7 @@ class KernelSystem:
         mu = self.ridge + comm.all_sum(left.clamp(min=0).sum()).item() / self.n
         mu = max(mu, torch.finfo(torch.float32).eps * largest)
         inner = torch.zeros(r, r, dtype=torch.float64, device=root.device)
-        for part in B.split(max(1, (1 << 26) // max(1, r))):
+        for part in B.split(max(1, self._tile_bytes // (8 * max(1, r)))):
             wide = part.double()
             inner.addmm_(wide.T, wide)
         inner = comm.all_sum(inner)

@@ -246,12 +246,16 @@ def build(
     the preconditioner, which adds s·q.
     """
     K_ss, s = K.dense64(X_s, X_s), len(X_s)
-    values, E = top_eigensystem(K_ss, most if most > q and s <= DENSE_ROWS else q)
     X, w = fresh
-    while 0 < 2 * q <= most and doubling_pays(K, X_s, q, fresh, values, E, level, row):
+    dense = most > q > 0 and s <= DENSE_ROWS
+    values, E = top_eigensystem(K_ss, most if dense else q)
+    work = lambda q: work_of(K, X_s, q, fresh, values, E, level, row)  # noqa: E731
+    if dense:  # a doubling that does not pay may stand before others that do
+        doublings = range(int(math.log2(most / q)) + 1)
+        q <<= min(doublings, key=lambda k: work(q << k) / PAYS**k)
+    while not dense and 0 < 2 * q <= most and work(q) < PAYS * work(q // 2):
         q *= 2
-        if E.shape[1] < q:
-            values, E = top_eigensystem(K_ss, q)
+        values, E = top_eigensystem(K_ss, q)
     values, E = values[: q + 1], E[:, :q]
     pre = precondition(K_ss, values, E, max(level, values[-1].item()), K.dtype)
     spectrum = fresh_spectrum(K, pre.F, X_s, X, w, generator)
@@ -265,7 +269,7 @@ def build(
     return pre, spectrum
 
 
-def doubling_pays(
+def work_of(
     K: KernelProduct,
     X_s: Points,
     q: int,
@@ -274,19 +278,15 @@ def doubling_pays(
     E: Tensor,
     level: float,
     row: float,
-) -> bool:
-    """Whether the last doubling, to q directions, made the work to a given error clearly less: the
-    cost of a row, times the mean k of fresh rows, to which the number of steps is proportional.
+) -> float:
+    """The work to a given error with q directions: the cost of a row, times the mean k of fresh
+    rows, to which the number of steps is proportional.
     """
     X, w = fresh
     Q = K.dense(X, X_s) @ E[:, :q].to(K.dtype)
     explained = (w @ Q.square() / len(X)).double()  # (q,) times the eigenvalue
     whole = (w * K.diagonal(X)).mean().double()
-
-    def work(q: int) -> float:
-        top, tau = values[:q], max(level, values[min(q, len(values) - 1)].item())
-        share = (1 - tau / top.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=0) / top
-        k = (whole - explained[:q] @ share.nan_to_num(0.0, 0.0)).clamp(min=0)
-        return (row + len(X_s) * q) * k.item()
-
-    return work(q) < PAYS * work(q // 2)
+    top, tau = values[:q], max(level, values[min(q, len(values) - 1)].item())
+    share = (1 - tau / top.clamp(min=torch.finfo(torch.float64).tiny)).clamp(min=0) / top
+    k = (whole - explained @ share.nan_to_num(0.0, 0.0)).clamp(min=0)
+    return (row + len(X_s) * q) * k.item()

@@ -59,7 +59,8 @@ class Listeners:
             stop = bool(callback(shown)) or stop
         # A round more would end too late, if it takes as long as the last one.
         now = time.perf_counter()
-        late = event.kind != "end" and now + max(0.0, now - self._last) > self._deadline
+        left = event.kind != "end" and event.rows < event.rows_total
+        late = left and now + max(0.0, now - self._last) > self._deadline
         self._last = now
         due = self._store.due(event) and leads(self._comm)
         stop, ending, due, late = any_rank(self._comm, stop, self._ends.wanted, due, late)

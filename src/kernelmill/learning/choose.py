@@ -139,7 +139,8 @@ def _fastest(
     more = None
     if count is None:
         base = solvers.affordable(base)
-        if not base.every_row and held and request.posterior is None:
+        drawn = request.centers == "uniform" and request.posterior is None
+        if not base.every_row and held and drawn:
             more = solvers.with_every_row(base, request.seconds[1])
     table = solvers.forecast(base)
     log.info("%s", table)
@@ -302,9 +303,8 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     _check_encodings(task, kernel)
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
     # Few epochs regularise too: for a kernel that is given, only an exact solution needs a ridge.
-    wanted = request.wants_ridge(task.solver) or (unset and task.solver.takes_ridge)
-    wanted = wanted or task.more is not None
-    free = request.ridge is None and wanted
+    wants = lambda solver: request.wants_ridge(solver) or (unset and solver.takes_ridge)  # noqa: E731
+    free = request.ridge is None and (wants(task.solver) or task.more is not None)
     ridge = None if free else (request.ridge or 0.0) / weight
     if data.source.n < 2:
         lone = kernels.Laplacian(bandwidth=1.0) if kernel is None or unset else kernel
@@ -316,7 +316,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         found, sample, task = _tune(task, kernel, ridge, unset, trace)
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
-    kept = free or request.ridge is not None
+    kept = wants(task.solver) or request.ridge is not None
     return Choice(
         found.kernel,
         found.ridge if kept else 0.0,
@@ -475,9 +475,12 @@ def _densest(
         bandwidth = getattr(task.request.kernel, "bandwidth", None)
         unset = isinstance(bandwidth, str)
         return _sharpen(finalists, task, ridge, sample, generator)[0] if unset else finalists[0]
+    if trace.left <= 0:
+        return finalists[0]
     single = [each for each in finalists if not isinstance(each.kernel, kernels.Sum)]
-    start = search.by_spread(sample, finalists[0].ridge)
-    dense = _sharpen([*single, start], task, ridge, sample, generator)
+    if not task.data.rows.seen_as:
+        single.append(search.by_spread(sample, finalists[0].ridge))
+    dense = _sharpen(single or finalists, task, ridge, sample, generator)
     return _judge_nearby(dense, task, ridge, sample, trace) if trace.left > 0 else dense[0]
 
 
@@ -503,9 +506,10 @@ def _worth_every_row(
     """Whether to solve with every row a center takes no longer than is usual, or than may be where
     the nearest of all rows say more of a row than the nearest of `fewer`.
     """
+    if trace.left <= 0:
+        return False
     usual, longest = task.request.seconds
-    base = task.base
-    seconds = _seconds(task)
+    base, seconds = task.base, _seconds(task)
     log.info("every row a center: %.3g s, %s iterations", seconds, base.iterations)
     if seconds <= usual:
         return True
@@ -710,10 +714,12 @@ def _groups(kernel: Radial, columns: Tensor) -> Tensor:
     """Which of the kernel's features share a bandwidth: those of one column, where they are known
     to be of one.
     """
-    features = kernel.features
+    features, d = kernel.features, len(columns)
+    if features is None and d <= search.MANY_FEATURES:  # each by itself, but for a random code
+        wide = torch.bincount(columns)[columns] > search.WIDE
+        return torch.unique(torch.where(wide, columns + d, torch.arange(d)), return_inverse=True)[1]
     if features is None:
-        few = len(columns) <= search.MANY_FEATURES
-        return torch.arange(len(columns)) if few else columns
+        return columns
     return columns[features.column] if features.map is None else torch.arange(len(features))
 
 

@@ -84,7 +84,7 @@ def learn(
     announce_memory(design.plan, data.budget)
     draws = draws_of(task, design)
     blueprint = Blueprint.of(task, design, draws)
-    listeners = listen(task, blueprint, around, deadline(task, clock.start))
+    listeners = listen(task, blueprint, around, deadline(task, design.plan, clock.start))
     plan, state = first_state(task, design, listeners)
     try:
         problem = Problem(
@@ -108,7 +108,10 @@ def learn(
         del solution
     if not retry:
         return fitted
-    repeats = may_repeat(request, store, comm)
+    limit, taken = request.time_limit, time.perf_counter() - clock.start
+    repeats = may_repeat(request, store, comm) and (limit is None or taken < limit / 2)
+    if limit is not None:
+        request = replace(request, time_limit=max(limit - taken, limit / 4))
     del problem, solve, state, listeners, blueprint, design, task, data, start  # of the first try
     return verify(request, fitted, partial(learn, rows=rows, around=around, retry=False), repeats)
 
@@ -219,16 +222,17 @@ def announce_memory(plan: Plan, budget: int) -> None:
         )
 
 
-def deadline(task: Task, start: float) -> float:
+def deadline(task: Task, plan: Plan, start: float) -> float:
     """When solving has to be over: at the time limit, but it has a quarter of it in any case; where
-    all was left to the library, after the most that it may take.
+    more time than usual was taken for more centers, after the most that it may be.
     """
     request, now = task.request, time.perf_counter()
     if request.time_limit is not None:
         return max(start + request.time_limit, now + request.time_limit / 4)
-    if request.solver is None and request.n_centers is None and request.epochs is None:
-        return now + request.seconds[1]
-    return math.inf
+    usual, longest = request.seconds
+    anew = task.start.plan is None and task.start.given is None
+    chosen = anew and request.solver is None and request.n_centers is None
+    return now + longest if chosen and plan.every_row and (plan.seconds or 0) > usual else math.inf
 
 
 def listen(
@@ -294,11 +298,18 @@ def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan,
 
 def by_one(comm: Communicator, solve: Callable[[], Solution], listeners: Listeners) -> Solution:
     """Rank 0 solves, where the solver is not sharded, and all get its weights."""
-    solution, kept, interrupted, stopped = comm.same(
-        lambda: (solve(), listeners.kept(), listeners.interrupted, listeners.stopping.stopped)
+    solution, kept, interrupted, late, stopped = comm.same(
+        lambda: (
+            solve(),
+            listeners.kept(),
+            listeners.interrupted,
+            listeners.late,
+            listeners.stopping.stopped,
+        )
     )
     listeners.restore(kept, kept["best"])
-    listeners.interrupted, listeners.stopping.stopped = interrupted, stopped
+    listeners.interrupted, listeners.late = interrupted, late
+    listeners.stopping.stopped = stopped
     return solution
 
 
@@ -320,7 +331,7 @@ def finish(
     if task.request.posterior is not None and task.request.posterior.noise is None:
         rescale(model, data.rows.held, data.weight)
     ended = ""
-    if listeners.late:
+    if listeners.late and solution.ended is Ended.STOPPED:
         limit = task.request.time_limit
         why = "it took longer than expected" if limit is None else f"time_limit={limit:g} is over"
         ended = (

@@ -482,6 +482,7 @@ class SumProduct(KernelProduct):
         super().__init__(kernel, origin, precision, device, tile_bytes, spread, use_fused=False)
         self._parts, self._shares = parts, kernel.shares
         # Of a row without a value: how wide each part's points are.
+        self._d = len(origin)
         empty = origin[None][:0].to(device)
         self._widths = [part.points(empty).x.shape[1] for part in parts]
 
@@ -513,7 +514,10 @@ class SumProduct(KernelProduct):
         return out
 
     def wide(self, A: Points) -> Points:
-        each = (part.wide(*own).x for part, _, own in self._each(A))
+        # A part's own points are padded.
+        each = (
+            part.wide(*own).x[:, : part.kernel.width(self._d)] for part, _, own in self._each(A)
+        )
         return self.kernel.points(torch.cat(list(each), 1))
 
     def dense64(self, A: Points, B: Points) -> Tensor:

@@ -187,8 +187,8 @@ def peak_bytes(plan: Plan) -> int:
     cycle = -(-min(n, plan.T * m if plan.T else plan.p) // plan.ranks)
     row = plan.features * plan.feature_bytes + item
     centers = p * (row + d * plan.x_bytes)
-    # Of (p, c): the state, its trail, h and what a step adds.
-    copies = 4 * (2 + 2 * plan.control_variate) + 3 + plan.control_variate * 2
+    # Of (p, c): the state, its trail, h, what a step adds, and the best weights.
+    copies = 4 * (2 + 2 * plan.control_variate) + 5 + plan.control_variate * 2
     held = (
         centers
         + copies * p * c * item

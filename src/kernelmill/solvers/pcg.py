@@ -39,7 +39,7 @@ class PCGState(State):
 
     r: Tensor | None = None
     direction: Tensor | None = None
-    size: Tensor | None = None  # (c,) rᵀ P⁻¹ r
+    size: list[float] | None = None  # (c,) rᵀ P⁻¹ r: of all rows, so that it is not dealt out
     residual: float = 1.0  # relative, of the worst output
     trusted: float = 1.0  # the last one that was computed in float64
     slow: bool = False  # fast products have no digits left: each is float64
@@ -47,13 +47,13 @@ class PCGState(State):
     @classmethod
     def at(cls, plan: Plan, now: Iterate) -> PCGState:
         values = {name: value for name, value in vars(now).items() if name != "step"}
-        return cls(plan, **values, epoch=now.step)
+        return cls(plan, **{**values, "size": now.size.tolist()}, epoch=now.step)
 
     def iterate(self) -> Iterate | None:
         """Where conjugate gradients are; None of weights alone."""
         if self.r is None or self.direction is None or self.size is None:
             return None
-        directions = self.r, self.direction, self.size
+        directions = self.r, self.direction, torch.tensor(self.size, dtype=torch.float64).to(self.r)
         return Iterate(self.alpha, *directions, self.residual, self.trusted, self.slow, self.epoch)
 
 
@@ -103,15 +103,14 @@ class PCG(Solver[Equations, PCGState]):
         whole("rank", self.rank, 1)
         if self.tolerance is not None and not self.tolerance > 0:
             raise InputError(f"tolerance={self.tolerance!r} was given, expected a number above 0.")
-        n, own, c = base.n, base.own, base.c
+        n, own = base.n, base.own
         precision = base.fine or base.precision
         if precision not in (*HALF, "float64"):
             precision = "float32"
-        vectors = 80 * own * c + 16 * n * c + n * (20 * base.features + base.d * base.x_bytes)
-        held = vectors + 24 * 256 * own + 4 * base.tile_bytes
+        held = beside_K(base, 0)
         room = max(0, base.budget - held) // 4 * base.ranks
         rank = min(n, self.rank or default_rank(n, room, base.on_gpu))
-        held += 4 * own * rank + 24 * rank * rank
+        held = beside_K(base, rank)
         if held > base.budget or rank < 1:
             raise InputError(
                 f"solver='pcg' needs {held / 2**30:.1f} GiB for {n} rows,"
@@ -158,9 +157,7 @@ class PCG(Solver[Equations, PCGState]):
         own = torch.arange(comm.rank, plan.n, comm.size)
         Y, w = problem.source.targets(own)
         inner = plan.precision if plan.fine is None else "float32"
-        held = 0 if plan.on_gpu else plan.budget - (plan.bytes if plan.keep_all else 0)
-        if plan.keep_all:
-            held = Gram.bytes(plan.own, plan.n)
+        room = 0 if plan.on_gpu else plan.budget - beside_K(plan, plan.q or 1)
         system = KernelSystem(
             problem.kernel,
             problem.Z,
@@ -170,7 +167,7 @@ class PCG(Solver[Equations, PCGState]):
             device=plan.device,
             precision=inner,
             tile_bytes=plan.tile_bytes,
-            room=held,
+            room=max(0, room),
         )
         usual = SMOOTH_TOLERANCE if plan.regression else TOLERANCE
         setup = Equations(
@@ -188,18 +185,15 @@ class PCG(Solver[Equations, PCGState]):
         plan, tolerance = setup.plan, setup.tolerance
         solving = Solving(setup.system, setup.preconditioner, setup.b, tolerance)
         now = state.iterate() or solving.start(state.alpha)
-        while True:
+        state = PCGState.at(plan, now)
+        check_finite(now.size, plan)
+        yield Report("start", state)
+        while now.residual > tolerance and now.step < plan.epochs:
+            now = solving.step(now)
             state = PCGState.at(plan, now)
             check_finite(now.size, plan)
-            if now.step:
-                note = f"residual {now.residual:.2g}"
-                state.loss = solving.loss(now) / plan.n
-                yield Report("epoch", state, state.loss, note=note)
-            else:
-                yield Report("start", state)
-            if now.residual <= tolerance or now.step >= plan.epochs:
-                break
-            now = solving.step(now)
+            state.loss = solving.loss(now) / plan.n
+            yield Report("epoch", state, state.loss, note=f"residual {now.residual:.2g}")
         if now.residual > tolerance:
             why = (
                 f"its relative residual is {now.residual:.2g} after {now.step} iterations,"
@@ -207,6 +201,13 @@ class PCG(Solver[Equations, PCGState]):
                 " larger rank"
             )
             yield Report("epoch", state, short=why)
+
+
+def beside_K(plan: Plan, rank: int) -> int:
+    """Bytes of a rank: vectors, points, blocks of the preconditioner and the preconditioner."""
+    n, own, c = plan.n, plan.own, plan.c
+    vectors = 80 * own * c + 16 * n * c + n * (20 * plan.features + plan.d * plan.x_bytes)
+    return vectors + 24 * 256 * own + 4 * plan.tile_bytes + 4 * own * rank + 24 * rank * rank
 
 
 def expected_iterations(
