@@ -208,6 +208,8 @@ def choose(
         choice = replace(choice, expected=promised)
     task = task.settled(choice.every_row)
     task = replace(task, base=replace(task.base, iterations=choice.iterations))
+    if choice.by_factor:
+        task = replace(task, solver=solvers.Direct())
     choice.kernel.validate(task.base.d)
     constants = task.comm.same(lambda: _find_constants(task))
     clock.mark()
@@ -314,6 +316,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     trace = Trace(task)
     with _compiling_ahead(task):
         found, sample, task = _tune(task, kernel, ridge, unset, trace)
+    by_pcg = task.base.iterations is not None
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = wants(task.solver) or request.ridge is not None
@@ -326,6 +329,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         _judged(found, sample),
         every_row=task.base.every_row,
         iterations=task.base.iterations,
+        by_factor=by_pcg and not isinstance(task.solver, solvers.PCG),
     )
 
 
@@ -486,8 +490,10 @@ def _densest(
 
 def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
     """Where PCG is to solve it: with the iterations that takes, and the rates of the machine for
-    rows as this kernel sees them.
+    rows as this kernel sees them; by a factor, where that is quicker and nobody chose.
     """
+    if task.base.iterations is not None and task.request.solver is None:
+        task = replace(task, solver=solvers.PCG())  # which of the two is asked anew
     if not isinstance(task.solver, solvers.PCG):
         return task
     base = _under(task.base, choice.kernel)
@@ -497,7 +503,10 @@ def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
         taken = solvers.expected_iterations(choice.kernel, X, Y, w, choice.ridge, base)
     except NotPositiveDefinite:
         return task
-    return replace(task, base=replace(base, iterations=taken))
+    task = replace(task, base=replace(base, iterations=taken))
+    direct = replace(task, solver=solvers.Direct())
+    quicker = task.request.solver is None and _seconds(direct) < _seconds(task)
+    return direct if quicker else task
 
 
 def _worth_every_row(
@@ -531,11 +540,15 @@ def _worth_every_row(
 
 
 def _seconds(task: Task) -> float:
-    """Predicted, of the solution."""
+    """Predicted, of the solution; infinity where there is no room for it."""
     base = task.base
     if base.rates is None:
         base = replace(base, rates=measure(None, base.features, base.precision, base.device))
-    return solvers.predict_plan(task.solver, base).seconds or math.inf
+    try:
+        plan = solvers.predict_plan(task.solver, base)
+    except InputError:
+        return math.inf
+    return plan.seconds if plan.seconds and plan.bytes <= plan.budget else math.inf
 
 
 def _is_dense(task: Task, centers: int) -> bool:

@@ -50,6 +50,7 @@ class Choice:
     signal: Tensor | None = None  # (c,) of a Gaussian process, the variance of its function
     every_row: bool = False  # whether it is worth its time that each becomes a center
     iterations: int | None = None  # of PCG, expected
+    by_factor: bool = False  # whether a factor takes less time than those
 
 
 @dataclass(frozen=True)
