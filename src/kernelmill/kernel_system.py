@@ -76,7 +76,8 @@ class KernelSystem:
         self._exact = bind(kernel, origin, "float64", place, tile_bytes, spread)
         if precision in HALF:  # the system is that of rounded features, in float64 too
             rounded = bind(kernel, origin, precision, place, tile_bytes, spread)
-            self._X = rounded.wide(rounded.points(X))
+            features = rounded.wide(rounded.points(X)).x[:, : kernel.width(X.shape[1])]
+            self._X = self._exact.seen(features.contiguous())
         else:
             self._X = self._exact.points(X)
         self._own = self._X if comm.size == 1 else self._X[shard(comm)]

@@ -221,7 +221,7 @@ class KernelProduct:
         if self._form is not None:
             return self._form.points(x)
         if self._wide_form is not None:
-            return self._wide_form.points(x)
+            return self.seen(x)
         if self.precision in HALF:
             x = within(x * self._scale, self._rounding.edge, self.kernel.translation_invariant)
             x = x.to(self._rounding.dtype).float() / self._scale
@@ -232,6 +232,10 @@ class KernelProduct:
         assert self._form is not None
         held = x.contiguous()
         return Points(held, self._form.norms(held))
+
+    def seen(self, x: Tensor) -> Points:
+        """Points of float64 features, for a product in float64."""
+        return self.kernel.points(x) if self._wide_form is None else self._wide_form.points(x)
 
     def wide(self, A: Points) -> Points:
         """The same points in float64: their features as they were rounded, their norms anew."""
