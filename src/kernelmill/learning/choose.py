@@ -207,7 +207,8 @@ def choose(
     if choice.expected is None:
         choice = replace(choice, expected=promised)
     task = task.settled(choice.every_row)
-    task = replace(task, base=replace(task.base, iterations=choice.iterations))
+    if task.start.plan is None:
+        task = replace(task, base=replace(task.base, iterations=choice.iterations))
     if choice.by_factor:
         task = replace(task, solver=solvers.Direct())
     choice.kernel.validate(task.base.d)
@@ -329,7 +330,7 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         _judged(found, sample),
         every_row=task.base.every_row,
         iterations=task.base.iterations,
-        by_factor=by_pcg and not isinstance(task.solver, solvers.PCG),
+        by_factor=by_pcg and isinstance(task.solver, solvers.Direct),
     )
 
 
@@ -492,7 +493,10 @@ def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
     """Where PCG is to solve it: with the iterations that takes, and the rates of the machine for
     rows as this kernel sees them; by a factor, where that is quicker and nobody chose.
     """
-    if task.base.iterations is not None and task.request.solver is None:
+    chosen = task.request.solver is not None
+    if task.start.plan is not None:
+        return task
+    if task.base.iterations is not None and not chosen:
         task = replace(task, solver=solvers.PCG())  # which of the two is asked anew
     if not isinstance(task.solver, solvers.PCG):
         return task
@@ -505,8 +509,7 @@ def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
         return task
     task = replace(task, base=replace(base, iterations=taken))
     direct = replace(task, solver=solvers.Direct())
-    quicker = task.request.solver is None and _seconds(direct) < _seconds(task)
-    return direct if quicker else task
+    return direct if not chosen and _seconds(direct) < _seconds(task) else task
 
 
 def _worth_every_row(
