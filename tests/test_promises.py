@@ -441,7 +441,7 @@ def eigenpro4_fails(monkeypatch):
     fastest = choose._fastest
 
     def first_eigenpro4(request, sizes, *rest):
-        chosen = EigenPro4(), choose.replace(sizes, p=200, every_row=False), None
+        chosen = EigenPro4(), choose.replace(sizes, p=200, every_row=False)
         return chosen if request.solver is None else fastest(request, sizes, *rest)
 
     monkeypatch.setattr(choose, "_fastest", first_eigenpro4)

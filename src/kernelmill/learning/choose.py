@@ -98,8 +98,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         # While all ranks do, as they will in training; what is known is not measured again.
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
-    held = not isinstance(data.rows.X, Stream)
-    solver, base, more = comm.same(lambda: _fastest(request, sizes, count, anew, held, network))
+    solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
     if request.centers == ways.MEANS and base.p * ways.LEAST > base.n:
         raise InputError(
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
@@ -107,47 +106,37 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         )
     if request.ridge is None and not (request.wants_ridge(solver) or solver.takes_ridge):
         base = replace(base, ridge=0.0)
-    if more is not None:
-        more = replace(more, device=sizes.device)
-    return Task(request, data, start, solver, replace(base, device=sizes.device), comm, more)
+    base, more = replace(base, device=sizes.device), None
+    drawn = request.centers == "uniform" and not isinstance(data.rows.X, Stream)
+    free = request.solver is None and count is None and request.posterior is None
+    if free and drawn and base.rates is not None and not base.every_row:
+        more = solvers.with_every_row(base, request.seconds[1])
+    return Task(request, data, start, solver, base, comm, more)
 
 
 def _fastest(
-    request: Request,
-    sizes: Plan,
-    count: int | None,
-    anew: bool,
-    held: bool,
-    network: Network | None,
-) -> tuple[Solver, Plan, Plan | None]:
-    """The solver, its sizes, and those with every row a center if that may be worth its time.
-    `anew`: centers are rows of this data, still to be chosen; `held`: rows are in memory.
-    """
+    request: Request, sizes: Plan, count: int | None, anew: bool, network: Network | None
+) -> tuple[Solver, Plan]:
+    """`anew`: centers are rows of this data, still to be chosen."""
     n = sizes.n
     if request.solver is not None:
         p = count or request.solver.default_centers(n)
-        return (
-            request.solver,
-            replace(sizes, solver=request.solver.name, p=p, every_row=anew and p == n),
-            None,
+        return request.solver, replace(
+            sizes, solver=request.solver.name, p=p, every_row=anew and p == n
         )
     base = replace(sizes, p=count or n, every_row=anew and (count or n) == n)
     if direct_is_instant(n, base.p, base.budget, base.on_gpu):
-        return solvers.Direct(), base, None
+        return solvers.Direct(), base
     rates = measure(request.kernel, base.d, base.precision, base.device)
     base = replace(base, rates=replace(rates, network=network))
-    more = None
     if count is None:
         base = solvers.affordable(base)
-        drawn = request.centers == "uniform" and request.posterior is None
-        if not base.every_row and held and drawn:
-            more = solvers.with_every_row(base, request.seconds[1])
     table = solvers.forecast(base)
     log.info("%s", table)
     solver = table.chosen.solver
     # Epochs are asked of methods that take steps; an exact one was
     # forecast to its end, and goes there.
-    return solver, replace(base, epochs=0) if solver.exact else base, more
+    return solver, replace(base, epochs=0) if solver.exact else base
 
 
 def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Plan]:

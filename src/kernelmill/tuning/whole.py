@@ -50,13 +50,7 @@ class Whole(Judge):
     learned.
     """
 
-    def __init__(
-        self,
-        sample: Sample,
-        tile_bytes: int,
-        budget: int,
-        most: int | None = None,
-    ):
+    def __init__(self, sample: Sample, tile_bytes: int, budget: int, most: int | None = None):
         """`most`: iterations of a solution."""
         self.X, self.Y, self.w = sample.X, sample.Y, sample.w
         self._sample, self._tile_bytes, self._budget = sample, tile_bytes, budget
