@@ -171,7 +171,7 @@ def test_a_plan_says_where_every_row_may_be_worth_more_time():
     assert solvers.with_every_row(sizes, more.seconds - 1) is None
     assert solvers.seconds_to_solve("cuda", 30) == (15, 15)
     table = dataclasses.replace(solvers.forecast(base(60_000, 1000)), more=more)
-    assert "pcg with every row a center" in str(table)
+    assert "every row a center, by pcg" in str(table)
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_more_rows_are_taken_where_the_nearest_of_them_say_more(monkeypatch):
     X = g.standard_normal((9000, 6))
     rough = np.sin(4 * X[:, 0]) * np.cos(3 * X[:, 1]) + 0.1 * g.standard_normal(9000)
     model = KernelRegressor(random_state=0).fit(X, rough)
-    assert model.plan_.solver == "pcg" and model.plan_.p == model.plan_.n
+    assert model.plan_.p == model.plan_.n
     assert any("nearest of 1000 rows" in label for label, *_ in model.plan_.tried)
     straight = X[:, 0] + 0.5 * g.standard_normal(9000)
     assert KernelRegressor(random_state=0).fit(X, straight).plan_.p == 1000

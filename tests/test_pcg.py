@@ -12,7 +12,7 @@ from conftest import make_problem
 from kernelmill import InputError, KernelRegressor, kernels
 from kernelmill.distributed.team import Alone
 from kernelmill.distributed.threads import run_threads
-from kernelmill.kernel_system import KernelSystem, is_level, solve
+from kernelmill.kernel_system import KernelSystem, is_level, near_rows, solve
 from kernelmill.ops import bind, gram
 from kernelmill.ops.gram import Gram
 from kernelmill.planning.plan import Plan
@@ -60,22 +60,33 @@ def test_a_gram_matrix_in_panels_multiplies_like_the_whole(room, dtype, some, mo
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("rank", [20, N])
 def test_the_preconditioner_is_the_inverse_of_what_it_says(weights, rank):
-    """B Bᵀ + μ, where B Bᵀ is below K; of full rank A itself."""
+    """B Bᵀ and blocks of what it leaves, on the diagonal; of full rank A itself."""
     problem, ridge = make_problem(n=N, p=N, weights=weights), 0.3
-    pre = system(problem, ridge).nystrom(rank, 0)
+    pre = system(problem, ridge).preconditioner(rank, 32, 0)
     A = matrix(problem, ridge)
     low = pre.B[:, :] @ pre.B[:, :].T
     eye = torch.eye(N).double()
-    torch.testing.assert_close(pre.solve(low + pre.mu * eye), eye, rtol=0, atol=1e-9)
-    left = torch.linalg.eigvalsh(A - ridge * eye - low)
-    assert left[0] > -1e-4 and pre.mu == pytest.approx(
-        ridge + left.sum().item() / N, rel=1e-3, abs=1e-5
-    )
+    rows = pre.D.rows
+    assert sorted(rows[rows < N].tolist()) == list(range(N)) and rows.shape[1] <= 32
+    block = torch.zeros(N + 1).long()
+    block[rows.reshape(-1)] = torch.arange(len(rows)).repeat_interleave(rows.shape[1])
+    near = block[:N, None] == block[None, :N]
+    D = torch.where(near, A - low, 0.0)
+    torch.testing.assert_close(pre.solve(low + D), eye, rtol=0, atol=1e-4)
+    assert torch.linalg.eigvalsh(A - ridge * eye - low)[0] > -1e-4
     condition = torch.linalg.eigvals(pre.solve(A)).real
     plain = torch.linalg.eigvalsh(A)
     assert condition.max() / condition.min() < 0.5 * plain[-1] / plain[0]
     if rank == N:
         assert condition.max() / condition.min() < 1.01
+
+
+def test_blocks_are_of_near_rows():
+    centers = 100 * torch.randn(7, 5)
+    which = torch.arange(700) % 7
+    rows = near_rows(centers[which] + torch.randn(700, 5), 100)
+    assert rows.shape == (7, 100) and all(len(which[each].unique()) == 1 for each in rows)
+    assert near_rows(torch.ones(10, 2), 4).shape == (3, 4)  # rows that are all the same
 
 
 def test_products_and_residuals_are_those_of_the_matrix():
@@ -132,7 +143,7 @@ def test_the_history_says_each_residual():
     problem = make_problem(n=N, p=N)
     notes, losses = [], []
     problem.drive(
-        PCG(tolerance=1e-6, rank=10),
+        PCG(tolerance=1e-6, rank=10, block=20),
         epochs=100,
         ridge=0.1,
         on_event=lambda e: (
@@ -160,7 +171,10 @@ def test_it_goes_on_from_weights_in_fewer_iterations():
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_give_the_weights_of_one(ranks):
     problem = make_problem(n=N + 1, p=N + 1, weights=True)
-    solver, options = PCG(rank=30), {"epochs": 50, "ridge": 0.2, "regression": True}
+    solver, options = (
+        PCG(tolerance=1e-11, rank=30, block=20),
+        {"epochs": 99, "ridge": 0.2, "regression": True},
+    )
     want = problem.solve(solver, **options).alpha
     found = torch.empty_like(want)
 

@@ -1,4 +1,4 @@
-"""(√w K √w + λ) β = √w Y for every row a center, α = √w β: products, residuals, and the Nyström
+"""(√w K √w + λ) β = √w Y for every row a center, α = √w β: products, residuals, and the
 preconditioner that conjugate gradients need. K is never held whole (docs/solvers.md).
 
 Fast products are float32, or float64 if asked for; residuals are float64. Rows are dealt out to
@@ -19,6 +19,7 @@ from .ops import HALF, Gram, Rounded, bind, frame
 from .projection import NotPositiveDefinite
 
 LEAST, MOST, MOST_ON_GPU = 256, 2000, 4096  # rank of a preconditioner
+WIDEST, WIDEST_ON_GPU = 512, 2048  # rows of its blocks
 BLOCK = 256  # pivots drawn at a time
 CHECKED = 1024  # rows whose residual is computed in float64 before an iterate is trusted
 # Below this share of the largest, negative diagonals and curvatures are more than rounding.
@@ -29,23 +30,54 @@ CHECK_EVERY = 20  # iterations between two looks at the true residual of some ro
 LEVEL, GAIN, SMALL = 5, 5e-3, 0.1
 # Fast products that leave more than this share of a residual have no digits left for it.
 STALLED = 0.5
+# What is added to the blocks of a preconditioner, of the largest diagonal value.
+POWERS = 5  # iterations towards the principal direction of some rows
+BELOW = 4 * torch.finfo(torch.float32).eps
+
+
+class Blocks:
+    """A symmetric matrix of square blocks on the diagonal: rows of one number share a block."""
+
+    def __init__(self, rows: Tensor, inverses: Tensor, n: int):
+        """`rows` (k, size): the numbers below n that each block is of, n where it has less."""
+        self.rows, self._inverses, self._n = rows, inverses, n
+
+    def solve(self, r: Tensor) -> Tensor:
+        """The inverse times r (n, c)."""
+        padded = torch.cat([r, r.new_zeros(1, r.shape[1])])
+        solved = torch.bmm(self._inverses, padded[self.rows])
+        padded[self.rows.reshape(-1)] = solved.reshape(-1, r.shape[1])
+        return padded[:-1]
+
+    def inner(self, B: Tensor, tile_bytes: int) -> Tensor:
+        """Bᵀ times the inverse times B, in float64."""
+        r, size = B.shape[1], self.rows.shape[1]
+        total = torch.zeros(r, r, dtype=torch.float64, device=B.device)
+        padded = torch.cat([B, B.new_zeros(1, r)])
+        at_once = max(1, tile_bytes // (16 * max(1, r) * size))
+        for rows, inverses in zip(
+            self.rows.split(at_once), self._inverses.split(at_once), strict=True
+        ):
+            part = padded[rows].double()
+            total.addmm_(part.flatten(0, 1).T, torch.bmm(inverses, part).flatten(0, 1))
+        return total
 
 
 @dataclass(frozen=True)
-class Nystrom:
-    """(B Bᵀ + μ)⁻¹, where √w K √w ≈ B Bᵀ is a partial Cholesky factor with random pivots.
-
-    μ is λ and the mean diagonal that B leaves: what a row still has on its own.
+class Preconditioner:
+    """(B Bᵀ + D)⁻¹, where √w K √w ≈ B Bᵀ is a partial Cholesky factor with random pivots and D are
+    the blocks of near rows of what B leaves, and λ.
     """
 
     B: Rounded  # (n, r), this rank's rows, in float32; products are float64
-    L: Tensor  # L Lᵀ = Bᵀ B + μ
-    mu: float
+    L: Tensor  # L Lᵀ = 1 + Bᵀ D⁻¹ B
+    D: Blocks
     comm: Communicator
 
     def solve(self, r: Tensor) -> Tensor:
-        inner = torch.cholesky_solve(self.comm.all_sum(self.B.T @ r), self.L)
-        return (r - self.B @ inner) / self.mu
+        near = self.D.solve(r)
+        inner = torch.cholesky_solve(self.comm.all_sum(self.B.T @ near), self.L)
+        return near - self.D.solve(self.B @ inner)
 
 
 class KernelSystem:
@@ -156,9 +188,17 @@ class KernelSystem:
 
     # ---- the preconditioner
 
-    def nystrom(self, rank: int, seed: int) -> Nystrom:
-        """Randomly pivoted Cholesky of √w K √w: rows are drawn in proportion to the diagonal that
-        is left of them, which takes the rows that earlier ones say least of.
+    def preconditioner(self, rank: int, size: int, seed: int) -> Preconditioner:
+        """Of this rank, with blocks of `size` rows at most."""
+        B = self._partial_cholesky(rank, seed)
+        D = self._blocks(B, size)
+        inner = self.comm.all_sum(D.inner(B, self._tile_bytes))
+        inner.diagonal().add_(1.0)
+        return Preconditioner(Rounded(B), torch.linalg.cholesky(inner), D, self.comm)
+
+    def _partial_cholesky(self, rank: int, seed: int) -> Tensor:
+        """B of √w K √w ≈ B Bᵀ, this rank's rows in float32. Rows are drawn in proportion to the
+        diagonal that is left of them, which takes those that earlier ones say least of.
         """
         K, own, root, comm = self._exact, self._own, self._root, self.comm
         draw = torch.Generator().manual_seed(seed)
@@ -196,16 +236,27 @@ class KernelSystem:
             left = left - new.double().square().sum(1)
             left[at[mine]] = 0.0
             r += len(pivots)
-        B = B[:, :r]
-        mu = self.ridge + comm.all_sum(left.clamp(min=0).sum()).item() / self.n
-        mu = max(mu, torch.finfo(torch.float32).eps * largest)
-        inner = torch.zeros(r, r, dtype=torch.float64, device=root.device)
-        for part in B.split(max(1, self._tile_bytes // (8 * max(1, r)))):
-            wide = part.double()
-            inner.addmm_(wide.T, wide)
-        inner = comm.all_sum(inner)
-        inner.diagonal().add_(mu)
-        return Nystrom(Rounded(B.contiguous()), torch.linalg.cholesky(inner), mu, comm)
+        return B[:, :r].contiguous()
+
+    def _blocks(self, B: Tensor, size: int) -> Blocks:
+        """Inverses of λ and what B leaves of √w K √w, of blocks of this rank's near rows."""
+        own, n = self._own, len(self._own)
+        rows = near_rows(own.x, size)
+        inverses = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=B.device)
+        least = self.ridge + BELOW * self._scale  # B is known to so many digits
+        for at, inverse in zip(rows, inverses, strict=True):
+            at = at[at < n]
+            points, root, part = own[at], self._root[at], B[at].double()
+            block = torch.addmm(
+                root * self._exact.dense64(points, points) * root.T, part, part.T, alpha=-1
+            )
+            block.diagonal().clamp_(min=0).add_(least)
+            L, failed = torch.linalg.cholesky_ex(block)
+            if failed.item():
+                L = block.diagonal().sqrt().diag()
+            half = torch.linalg.solve_triangular(L, torch.eye(len(at)).to(L), upper=False)
+            inverse[: len(at), : len(at)] = half.T @ half
+        return Blocks(rows, inverses, n)
 
     def _largest(self, values: Tensor) -> float:
         return gather(self.comm, values[:, None], 0, self.n).max().item()
@@ -242,7 +293,7 @@ class Solving:
     """Conjugate gradients for A β = b, to a relative residual of `tolerance`."""
 
     system: KernelSystem
-    preconditioner: Nystrom
+    preconditioner: Preconditioner
     b: Tensor
     tolerance: float
 
@@ -300,11 +351,11 @@ def solve(  # noqa: PLR0913
     iterations: int,
     tile_bytes: int,
     budget: int,
-    rank: int | None = None,
+    sizes: tuple[int, int] | None = None,
     held: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Iterate:
     """Kernel ridge of these rows, on their device, to the tolerance or until the error of held-out
-    rows X, Y, w is level. `rank` None: the default one.
+    rows X, Y, w is level. `sizes`: rank and block of the preconditioner; None: the default ones.
     """
     device = X.device
     system = KernelSystem(
@@ -318,9 +369,9 @@ def solve(  # noqa: PLR0913
         tile_bytes=tile_bytes,
         room=budget // 2,
     )
-    rank = rank or default_rank(len(X), budget // 8, device.type != "cpu")
+    sizes = sizes or default_sizes(len(X), len(X), budget // 2, device.type != "cpu")
     b = system.right(Y)
-    solving = Solving(system, system.nystrom(rank, 0), b, tolerance)
+    solving = Solving(system, system.preconditioner(*sizes, 0), b, tolerance)
     now = solving.start(torch.zeros_like(b))
     errors: list[float] = []
     while now.residual > tolerance and now.step < iterations:
@@ -344,10 +395,39 @@ def is_level(errors: Sequence[float], residual: float) -> bool:
     return errors[-1 - LEVEL] - min(errors[-LEVEL:]) < GAIN * errors[-1]
 
 
-def default_rank(n: int, room: int, on_gpu: bool) -> int:
-    """Of the preconditioner for n rows, in `room` bytes: an eighth of the rows, within limits."""
-    most = MOST_ON_GPU if on_gpu else MOST
-    return min(n, max(LEAST, n // 8), most, room // (4 * n + 1))
+def near_rows(x: Tensor, size: int) -> Tensor:
+    """(k, size) the numbers of rows (n, D) in blocks of rows that are near each other, n where a
+    block has less than `size`: halved again and again along their principal direction.
+    """
+    n = len(x)
+    count = -(-n // size)
+    size = -(-n // count)
+    todo, found = [(torch.arange(n, device=x.device), count)], []
+    while todo:
+        rows, blocks = todo.pop()
+        if blocks == 1:
+            found.append(torch.nn.functional.pad(rows, (0, size - len(rows)), value=n))
+            continue
+        near = x[rows].float()
+        near -= near.mean(0)
+        direction = near.square().mean(0)
+        for _ in range(POWERS):
+            direction = near.T @ (near @ direction)
+            direction /= direction.norm().clamp(min=torch.finfo(torch.float32).tiny)
+        rows = rows[(near @ direction).argsort(stable=True)]
+        half = blocks // 2
+        cut = len(rows) * half // blocks
+        todo += [(rows[cut:], blocks - half), (rows[:cut], half)]
+    return torch.stack(found)
+
+
+def default_sizes(n: int, own: int, room: int, on_gpu: bool) -> tuple[int, int]:
+    """Rank and rows of a block of the preconditioner for n rows, `own` of them on this rank, in
+    half of `room` bytes.
+    """
+    most, widest = (MOST_ON_GPU, WIDEST_ON_GPU) if on_gpu else (MOST, WIDEST)
+    rank = min(n, max(LEAST, n // 8), most, room // (16 * own + 1))
+    return rank, max(1, min(n, widest, room // (32 * own + 1)))
 
 
 def not_positive_definite(n: int) -> NotPositiveDefinite:

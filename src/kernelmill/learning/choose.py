@@ -31,7 +31,7 @@ from ..solvers.direct import direct_is_instant
 from ..tuning import elbo, local, recipes, search, whole
 from ..tuning.judge import EachRow, Verdict
 from ..tuning.likelihood import Merged, left_out_moments, likeliest
-from ..tuning.nearby import Nearby
+from ..tuning.nearby import Nearby, most_among
 from ..tuning.parallel import side_by_side, workers_for
 from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
@@ -195,11 +195,9 @@ def choose(
     choice = _agree(task, lambda: _with_signal(task, _choose_kernel(task)))
     if choice.expected is None:
         choice = replace(choice, expected=promised)
-    task = task.settled(choice.every_row)
-    if task.start.plan is None:
-        task = replace(task, base=replace(task.base, iterations=choice.iterations))
-    if choice.by_factor:
-        task = replace(task, solver=solvers.Direct())
+    if choice.solver is not None and choice.base is not None and task.start.plan is None:
+        base = replace(choice.base, device=task.base.device)
+        task = replace(task, solver=choice.solver, base=base)
     choice.kernel.validate(task.base.d)
     constants = task.comm.same(lambda: _find_constants(task))
     clock.mark()
@@ -306,7 +304,6 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     trace = Trace(task)
     with _compiling_ahead(task):
         found, sample, task = _tune(task, kernel, ridge, unset, trace)
-    by_pcg = task.base.iterations is not None
     enough = len(sample.X) >= ENOUGH_ROWS
     promises = enough and task.solver.criterion == "loo" and found.error < float("inf")
     kept = wants(task.solver) or request.ridge is not None
@@ -317,9 +314,8 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
         found.label,
         trace.tried or None,
         _judged(found, sample),
-        every_row=task.base.every_row,
-        iterations=task.base.iterations,
-        by_factor=by_pcg and isinstance(task.solver, solvers.Direct),
+        solver=task.solver,
+        base=task.base,
     )
 
 
@@ -405,7 +401,7 @@ def _tune(
     """The kernel and ridge that do best on a sample, the sample, and the task with the number of
     centers that they are for.
     """
-    fewer, task, asked = task, task.settled(True), ridge
+    fewer, task, asked = task, _with_every_row(task), ridge
     data, solver, base = task.data, task.solver, task.base
     generator = torch.Generator().manual_seed(base.seed)
     sample, ratio = _draw_sample(task, generator)
@@ -427,10 +423,10 @@ def _tune(
         finalists = [search.tune(_as_said(kernel, task, sample), ridge, sample)]
     if fewer.more is not None:
         choice = _densest(finalists, task, ridge, sample, generator, trace)
-        task = _timed(task, choice, sample)
+        task = _exactly_in_time(task, choice, sample)
         if _worth_every_row(task, fewer.base.p, choice, sample, trace):
             return choice, sample, task
-        task, base, ridge = fewer.settled(False), fewer.base, asked
+        task, base, ridge = fewer, fewer.base, asked
         sample = replace(sample, ratio=_share_of_centers(base, len(sample.X)))
         finalists = [search.in_regime(each, ridge, sample) for each in finalists]
     timed = finalists[0].kernel
@@ -501,6 +497,23 @@ def _timed(task: Task, choice: search.Choice, sample: Sample) -> Task:
     return direct if not chosen and _seconds(direct) < _seconds(task) else task
 
 
+def _with_every_row(task: Task) -> Task:
+    """By steps, where it is open whether each row becomes a center; else as it is."""
+    if task.more is None:
+        return task
+    return replace(task, solver=solvers.EigenPro2(), base=task.more)
+
+
+def _exactly_in_time(task: Task, choice: search.Choice, sample: Sample) -> Task:
+    """Solved exactly where that takes no longer than it may, else by steps as planned."""
+    exact = replace(task, solver=solvers.PCG(), base=replace(task.base, epochs=0))
+    exact = _timed(exact, choice, sample)
+    log.info("every row a center: %.3g s, %s iterations", _seconds(exact), exact.base.iterations)
+    if _seconds(exact) <= task.request.seconds[1]:
+        return exact
+    return replace(task, base=_under(task.base, choice.kernel))
+
+
 def _worth_every_row(
     task: Task, fewer: int, choice: search.Choice, sample: Sample, trace: Trace
 ) -> bool:
@@ -510,20 +523,15 @@ def _worth_every_row(
     if trace.left <= 0:
         return False
     usual, longest = task.request.seconds
-    base, seconds = task.base, _seconds(task)
-    log.info("every row a center: %.3g s, %s iterations", seconds, base.iterations)
-    if seconds <= usual:
-        return True
-    # Iterations are limited by time, and the first ones take most of the error away.
-    fewest = min(base.iterations or solvers.FEW, solvers.FEW)
-    if _seconds(replace(task, base=replace(base, iterations=fewest))) > longest:
-        return False
-    scores, budget = [], task.data.budget // 3
+    seconds = _seconds(task)
+    if seconds <= usual or seconds > longest:
+        return seconds <= usual
+    scores, budget, source = [], task.data.budget // 3, task.data.source
     trace.begin_round()
-    for p in (fewer, task.base.n):
+    for p in (fewer, most_among([choice.kernel], source, budget)):
         generator = torch.Generator().manual_seed(task.base.seed)
-        judge = Nearby(sample, task.data.source, p, budget, generator)
-        if len(judge.X) < ENOUGH_ROWS or judge.features_bytes(choice.kernel) > budget:
+        judge = Nearby(sample, source, p, budget, generator)
+        if len(judge.X) < ENOUGH_ROWS:
             return False
         found = judge.verdict(judge.grams(choice.kernel), None, choice.ridge)
         scores.append(found.score)
@@ -630,9 +638,10 @@ def _judge_nearby(
         return finalists[0]  # neither a kernel nor a ridge is to be chosen
     generator = torch.Generator().manual_seed(task.base.seed)
     budget = task.data.budget // 3 // workers_for(len(finalists), sample.X.device)
-    judge = Nearby(sample, task.data.source, task.base.p, budget, generator)
-    widest = max(judge.features_bytes(each.kernel) for each in finalists)
-    if len(judge.X) < ENOUGH_ROWS or widest > budget:
+    source = task.data.source
+    p = min(task.base.p, most_among([each.kernel for each in finalists], source, budget))
+    judge = Nearby(sample, source, p, budget, generator)
+    if len(judge.X) < ENOUGH_ROWS:
         return finalists[0]
     every_row = task.base.every_row
 
@@ -646,7 +655,7 @@ def _judge_nearby(
     work = [partial(verdict, choice) for choice in finalists]
     for choice, found in zip(finalists, side_by_side(work, sample.X.device), strict=True):
         verdicts.append(found)
-        trace.report(f"{choice.label}, nearest of {task.base.p} rows", found.score)
+        trace.report(f"{choice.label}, nearest of {p} rows", found.score)
     better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
     best = min(better, key=lambda i: verdicts[i].score, default=0)
     if not every_row or not math.isfinite(verdicts[best].score):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import kernels, solvers
+from .. import kernels
 from ..distributed.team import Alone, Communicator, as_many, is_alone, shard
 from ..errors import InputError, warn
 from ..kernels import Kernel
@@ -48,9 +48,8 @@ class Choice:
     tried: list[tuple[str, float, float]] | None = None
     judged: Judged | None = None
     signal: Tensor | None = None  # (c,) of a Gaussian process, the variance of its function
-    every_row: bool = False  # whether it is worth its time that each becomes a center
-    iterations: int | None = None  # of PCG, expected
-    by_factor: bool = False  # whether a factor takes less time than those
+    solver: Solver | None = None  # that they are for, and the sizes of the run
+    base: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -269,12 +268,6 @@ class Task:
         not sharded.
         """
         return self.comm if self.solver.sharded else Alone()
-
-    def settled(self, every_row: bool) -> Task:
-        """With every row a center, where that was open, or with fewer centers."""
-        if self.more is None or not every_row:
-            return replace(self, more=None)
-        return replace(self, solver=solvers.PCG(), base=self.more, more=None)
 
     @property
     def covers_all_ranks(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .askotch import ASkotch
 from .auto import (
-    FEW,
     Candidate,
     Forecast,
     affordable,
@@ -52,7 +51,6 @@ __all__ = [
     "Sparse",
     "Candidate",
     "Forecast",
-    "FEW",
     "affordable",
     "expected_iterations",
     "seconds_to_solve",

@@ -16,7 +16,7 @@ from ..planning.memory import parse_bytes, tile_bytes
 from ..planning.plan import Plan
 from ..planning.precision import check_precision, fine_precision, precision_of
 from .base import Solver
-from .pcg import PCG
+from .eigenpro2 import EigenPro2
 from .registry import NAMED
 
 SIZES = [10**6, 500_000, 200_000, 100_000, 50_000, 20_000, 10_000, 5000, 2000, 1000]
@@ -25,7 +25,7 @@ ENOUGH = 10_000  # centers with which an exact solution is better than a stochas
 # Seconds that solving may take where nobody said: usually, and where a sample says that every row
 # as a center is worth more.
 ON_CPU, ON_GPU = (120.0, 240.0), (40.0, 160.0)
-FEW = 6  # iterations of PCG that must fit into the time before a sample says how many it needs
+EPOCHS = (10, 5, 2)  # of EigenPro 2 then, as many as fit into that time
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,9 @@ class Forecast:
         if self.more is not None:
             lines += [
                 "",
-                f"pcg with every row a center, from {self.more.seconds or 0:.3g} seconds: if the"
-                " nearest of all rows say more of a row than the nearest of a few",
+                f"every row a center, by pcg or in {self.more.epochs} epochs of eigenpro2 in"
+                f" {self.more.seconds or 0:.3g} seconds: if the nearest of all rows say more of a"
+                " row than the nearest of a few",
             ]
         return "\n".join(lines)
 
@@ -202,16 +203,16 @@ def affordable(base: Plan) -> Plan:
 
 
 def with_every_row(base: Plan, longest: float) -> Plan | None:
-    """The same problem with every row a center, for PCG with features as short as the precision
-    allows; None where it does not fit, or a few iterations are predicted to take longer.
+    """The same problem with every row a center, for some epochs of EigenPro 2 with features as
+    short as the precision allows; None where it does not fit, or two are predicted to take longer.
     """
-    every = replace(base, p=base.n, every_row=True, epochs=0, iterations=FEW, fine=None)
-    try:
-        plan = predict_plan(PCG(), every)
-    except InputError:
-        return None
-    seconds = plan.seconds or 0.0
-    return replace(every, seconds=seconds) if seconds <= longest else None
+    for epochs in EPOCHS:
+        every = replace(base, p=base.n, every_row=True, epochs=epochs, fine=None)
+        plan = predict_plan(EigenPro2(), every)
+        seconds = plan.seconds or 0.0
+        if seconds <= longest and plan.bytes <= plan.budget:
+            return replace(every, seconds=seconds)
+    return None
 
 
 def plan(  # noqa: PLR0913

@@ -1,9 +1,10 @@
 """PCG: kernel ridge with every row a center, by preconditioned conjugate gradients, K never held.
 
 (√w K √w + λ) β = √w Y, α = √w β. Each iteration is one product with K. The preconditioner is a
-partial Cholesky factor with random pivots (kernel_system.py). Products inside are float32 unless
-float64 was asked for; the residual that is carried along is checked in float64 before the run ends,
-and replaced where rounding moved it (docs/solvers.md has the measurements).
+partial Cholesky factor with random pivots, and blocks of near rows (kernel_system.py). Products
+inside are float32 unless float64 was asked for; the residual that is carried along is checked in
+float64 before the run ends, and replaced where rounding moved it (docs/solvers.md has the
+measurements).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..kernel_system import Iterate, KernelSystem, Nystrom, Solving, default_rank, solve
+from ..kernel_system import Iterate, KernelSystem, Preconditioner, Solving, default_sizes, solve
 from ..kernels import Kernel
 from ..ops import HALF, Gram
 from ..planning.arguments import whole
@@ -63,7 +64,7 @@ class Equations(Setup):
 
     plan: Plan
     system: KernelSystem
-    preconditioner: Nystrom
+    preconditioner: Preconditioner
     b: Tensor
     tolerance: float
 
@@ -84,11 +85,14 @@ class PCG(Solver[Equations, PCGState]):
         Products with K, at most.
     rank : int, optional
         Rank of the preconditioner. None: from rows and memory.
+    block : int, optional
+        Rows of its blocks, at most. None: from rows and memory.
     """
 
     tolerance: float | None = None
     iterations: int | None = None
     rank: int | None = None
+    block: int | None = None
     name = "pcg"
     rounds_are = "iterations"
     state = PCGState
@@ -101,16 +105,15 @@ class PCG(Solver[Equations, PCGState]):
         require_every_row(base)
         whole("iterations", self.iterations, 1)
         whole("rank", self.rank, 1)
+        whole("block", self.block, 1)
         if self.tolerance is not None and not self.tolerance > 0:
             raise InputError(f"tolerance={self.tolerance!r} was given, expected a number above 0.")
         n, own = base.n, base.own
         precision = base.fine or base.precision
         if precision not in (*HALF, "float64"):
             precision = "float32"
-        held = beside_K(base, 0)
-        room = max(0, base.budget - held) // 4 * base.ranks
-        rank = min(n, self.rank or default_rank(n, room, base.on_gpu))
-        held = beside_K(base, rank)
+        rank, size = self._sizes(base)
+        held = beside_K(base, rank, size)
         if held > base.budget or rank < 1:
             raise InputError(
                 f"solver='pcg' needs {held / 2**30:.1f} GiB for {n} rows,"
@@ -128,10 +131,17 @@ class PCG(Solver[Equations, PCGState]):
             bytes=held + min(gram, base.budget - held),
         )
 
+    def _sizes(self, plan: Plan) -> tuple[int, int]:
+        """Rank and rows of a block of the preconditioner."""
+        room = max(0, plan.budget - beside_K(plan, 0, 0))
+        rank, size = default_sizes(plan.n, plan.own, room, plan.on_gpu)
+        return min(plan.n, self.rank or rank), min(plan.own, self.block or size)
+
     def seconds(self, plan: Plan, rates: Rates) -> float:
-        n, own, c, rank = plan.n, plan.own, plan.c, plan.q or 1
+        n, own, c, rank, size = plan.n, plan.own, plan.c, *self._sizes(plan)
         flops = rates.products * (1 if plan.on_gpu else 2)
-        setup = values64(own * rank, plan, rates) + 3 * own * rank**2 / flops
+        setup = values64(own * (rank + size), plan, rates)
+        setup += own * (3 * rank**2 + 2 * rank * size + 4 * size**2) / flops
         count = own * n
         if plan.keep_all:
             half = count / 2 if plan.ranks == 1 else count
@@ -140,7 +150,7 @@ class PCG(Solver[Equations, PCGState]):
         else:
             each = count / rates.block * max(1.0, c / 16)
             each *= HALVES if plan.fine and rates.precision in HALF else 1
-        each += 16 * own * rank / rates.read
+        each += 16 * own * (rank + size) / rates.read
         if rates.network is not None:
             each += rates.network.seconds(8 * n * c, plan.ranks)
         usual = plan.iterations or (SMOOTH_USUAL if plan.regression else USUAL)
@@ -157,7 +167,8 @@ class PCG(Solver[Equations, PCGState]):
         own = torch.arange(comm.rank, plan.n, comm.size)
         Y, w = problem.source.targets(own)
         inner = plan.precision if plan.fine is None else "float32"
-        room = 0 if plan.on_gpu else plan.budget - beside_K(plan, plan.q or 1)
+        rank, size = self._sizes(plan)
+        room = 0 if plan.on_gpu else plan.budget - beside_K(plan, rank, size)
         system = KernelSystem(
             problem.kernel,
             problem.Z,
@@ -173,7 +184,7 @@ class PCG(Solver[Equations, PCGState]):
         setup = Equations(
             plan,
             system,
-            system.nystrom(plan.q or 1, plan.seed),
+            system.preconditioner(rank, size, plan.seed),
             system.right(Y),
             usual if self.tolerance is None else self.tolerance,
         )
@@ -203,11 +214,12 @@ class PCG(Solver[Equations, PCGState]):
             yield Report("epoch", state, short=why)
 
 
-def beside_K(plan: Plan, rank: int) -> int:
-    """Bytes of a rank: vectors, points, blocks of the preconditioner and the preconditioner."""
+def beside_K(plan: Plan, rank: int, size: int) -> int:
+    """Bytes of a rank: vectors, points, and a preconditioner of this rank with blocks of `size`."""
     n, own, c = plan.n, plan.own, plan.c
     vectors = 80 * own * c + 16 * n * c + n * (20 * plan.features + plan.d * plan.x_bytes)
-    return vectors + 24 * 256 * own + 4 * plan.tile_bytes + 4 * own * rank + 24 * rank * rank
+    preconditioner = own * (4 * rank + 8 * size) + 24 * (rank * rank + size * size)
+    return vectors + 24 * 256 * own + 4 * plan.tile_bytes + preconditioner
 
 
 def expected_iterations(
@@ -217,7 +229,8 @@ def expected_iterations(
     with a preconditioner of the same share of the rank (docs/solvers.md).
     """
     n = len(X) - len(X) // 10
-    rank = default_rank(plan.n, plan.budget // 2, plan.on_gpu) * n // plan.n
+    share = n / plan.n
+    rank, size = default_sizes(plan.n, plan.own, plan.budget // 2, plan.on_gpu)
     solved = solve(
         kernel,
         X[:n],
@@ -228,7 +241,7 @@ def expected_iterations(
         iterations=ITERATIONS,
         tile_bytes=plan.tile_bytes,
         budget=plan.budget,
-        rank=max(1, rank),
+        sizes=(max(1, int(rank * share)), max(1, int(size * share))),
         held=(X[n:], Y[n:], w[n:]) if plan.regression else None,
     )
     return max(1, solved.step)

@@ -27,13 +27,13 @@ from .search import SPREAD
 
 log = logging.getLogger("kernelmill")
 
-MOST_ROWS = 1_000_000  # among which neighbours are looked for
 INNER = 0.3  # the part of a neighbourhood, nearest to its anchor, whose errors count
 STEPS = 20
 ENOUGH = 2e-3  # of the error, what two evaluations must gain for another
 GAIN = math.log(0.98)  # the least change of the error, on other rows, that is more than chance
 MIX = (30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)  # splitmix64, as signed numbers
 COPIES = 12  # of a neighbourhood's distances that a gradient holds
+COPIES_OF_ROWS = 3  # while the nearest are looked for
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def refine_locally(
     Whether it helps is asked of rows whose errors were not fitted. Rows that have exact copies
     count neither way: leaving one out would leave its copy in.
     """
-    rows = torch.randperm(source.n, generator=generator)[: min(p, MOST_ROWS)]
+    most = min(p, budget // (COPIES_OF_ROWS * 8 * kernel.width(source.d)))
+    rows = torch.randperm(source.n, generator=generator)[:most]
     # Half precision cannot tell near rows apart.
     wide = torch.promote_types(source.take(rows[:1]).X.dtype, torch.float32)
     see = (lambda X: X) if kernel.features is None else kernel.features.apply

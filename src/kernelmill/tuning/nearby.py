@@ -10,6 +10,7 @@ judged.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,6 @@ from .sample import Sample
 
 # Rows that are judged, and rows around each: 2 s for a kernel, on two cores and on an H200.
 ON_CPU, ON_GPU = (500, 256), (3000, 384)
-AMONG = 1_000_000  # rows, at most, among which the nearest are looked for
 COPIES = 3  # of a matrix of the rows around a row
 # Of the best score, what a larger ridge may have: on hotel and covertype, with 10,000 rows, the
 # best ridge of the rows around is a third and a ninth of the best one of all, which is within 2 %.
@@ -59,6 +59,12 @@ def _evaluate(kernel: Kernel, A: Tensor, B: Tensor) -> Tensor:
     return kernel.profile(sq_dist)
 
 
+def most_among(kernels: Sequence[Kernel], source: Source, budget: int) -> int:
+    """Rows among which the nearest can be looked for: the features of all are held, twice."""
+    widest = max(kernel.width(source.d) for kernel in kernels)
+    return min(source.n, budget // (2 * 4 * max(1, widest)))
+
+
 class Nearby(Judge):
     """Random rows of a source, each judged by the rows nearest to it among p others."""
 
@@ -83,7 +89,7 @@ class Nearby(Judge):
         usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
         self._size, self._copies = size or around, copies
         judged = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
-        self._source, self._among = source, rows[judged : judged + min(p, AMONG)]
+        self._source, self._among = source, rows[judged : judged + p]
         self.rows = rows[:judged]
         batch = source.take(self.rows)
         self.X, self.Y, self.w = (
@@ -101,14 +107,10 @@ class Nearby(Judge):
         nothing, enough = torch.empty(0), min(most, ENOUGH)
         usual = (ON_GPU if source.device.type == "cuda" else ON_CPU)[1]
         size = min(usual, int((budget / (COPIES * 8 * enough)) ** 0.5))
-        p = min(source.n, budget // (2 * 4 * max(1, kernel.width(source.d))))
+        p = most_among([kernel], source, budget)
         sample, generator = Sample(nothing, nothing, nothing, 1.0), torch.Generator()
         seeded = generator.manual_seed(seed)
         return cls(sample, source, p, budget, seeded, most, max(2, size), copies=True)
-
-    def features_bytes(self, kernel: Kernel) -> int:
-        """What the features of all rows take, while the nearest are looked for."""
-        return 2 * 4 * len(self._among) * kernel.width(self.X.shape[1])
 
     def grams(self, kernel: Kernel) -> list[Around]:
         """Of the rows nearest to each, in pieces of a few rows."""

@@ -63,7 +63,6 @@ class Whole(Judge):
         """The exact solution; None where there is none."""
         fold = self.folds[0]
         n, X = len(fold.fitted), self.X
-        sizes = {"tile_bytes": self._tile_bytes, "budget": self._budget}
         try:
             solved = solve(
                 kernel,
@@ -74,7 +73,8 @@ class Whole(Judge):
                 tolerance=TOLERANCE,
                 iterations=self._most,
                 held=(X[n:][:WATCHED], self.Y[n:][:WATCHED], self.w[n:][:WATCHED]),
-                **sizes,
+                tile_bytes=self._tile_bytes,
+                budget=self._budget,
             )
         except NotPositiveDefinite:
             return None
