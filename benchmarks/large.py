@@ -3,7 +3,7 @@ the number of centers.
 
     KERNELMILL_DATA=folder python -m benchmarks large [--data air] [--methods kernelmill,lightgbm]
     KERNELMILL_DATA=folder python -m benchmarks large --data air --centers 1000,10000,100000,0
-    KERNELMILL_DATA=folder python -m benchmarks large --test True
+    KERNELMILL_DATA=folder python -m benchmarks large --test
 
 Scores are of rows that are held out of training, every tenth, or of air its last tenth in time;
 `--test` reads the test rows instead. Centers 0 are all rows, or what the plan takes. LightGBM is

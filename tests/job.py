@@ -32,7 +32,7 @@ SOLVERS = {
     "eigenpro3": (EigenPro3(s=50, q=10, m=60, projection="carried"), 0.1),
     "eigenpro2": (EigenPro2(s=40, q=10), 0.1),
     "eigenpro1": (EigenPro1(q=10), 0.1),
-    "pcg": (PCG(tolerance=1e-12, rank=30), 0.1),
+    "pcg": (PCG(tolerance=1e-12, iterations=60, rank=30, block=20), 0.1),
 }
 
 
