@@ -70,7 +70,7 @@ def _measured(
     }
     if len(X) > EXACT:
         return row
-    direct = KernelRegressor(kernel=kernel, solver=solvers.Direct(), n_centers=n, ridge=ridge)
+    direct = KernelRegressor(kernel=kernel, solver=solvers.Direct(), n_centers=len(X), ridge=ridge)
     exact = direct.fit(X, y).predict(X_test)
     mean = y.mean()
     distance = float(np.linalg.norm(found - exact) / np.linalg.norm(exact - mean))
