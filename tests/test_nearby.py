@@ -1,11 +1,14 @@
 """Judging by the nearest rows: identities, and a choice that a sample of the rows gets wrong."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from kernelmill import KernelRegressor
 from kernelmill.data.source import source_of
 from kernelmill.kernels import Gaussian, Laplacian, Sum
+from kernelmill.learning import flow
 from kernelmill.tuning import nearby
 from kernelmill.tuning.nearby import Nearby, most_among
 from kernelmill.tuning.sample import Effort, Sample
@@ -20,13 +23,14 @@ def rows(n=400, seed=0, d=2):
     return X, Y
 
 
-def judge_of(X, Y, p=None, budget=BUDGET):
+def judge_of(X, Y, p=None, budget=BUDGET, by_time=None):
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
     source = source_of(
         X, Y, mean=zero, scale=one, w=torch.ones(len(X)), keep=None, seed=0, device="cpu", comm=None
     )
     sample = Sample(X, Y, torch.ones(len(X)).double(), 1.0)
-    return Nearby(sample, source, p or len(X), budget, torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(0)
+    return Nearby(sample, source, p or len(X), budget, draw, by_time=by_time)
 
 
 @pytest.mark.parametrize("kernel", [Laplacian(0.5), Sum([Laplacian(0.3), Gaussian(0.5)])])
@@ -62,6 +66,34 @@ def test_no_more_rows_are_judged_than_fit():
     judge = judge_of(*rows(4000), budget=3 * 8 * 256**2 * 40)
     assert len(judge.X) == 40
     assert most_among([Laplacian(1.0)], judge._source, 8 * 2 * 1000) == 1000
+
+
+def test_later_rows_are_judged_by_earlier_ones():
+    judge = judge_of(*rows(4000), by_time=torch.arange(4000).flip(0))
+    assert judge.rows.max() < 400 and len(judge.rows) == 400
+    assert judge._among.min() >= 400 and len(judge._among) == 3600
+
+
+@pytest.mark.parametrize("given", ["in order", "stations one after the other", "shuffled"])
+def test_rows_in_the_order_of_a_date_are_known_to_be(given, monkeypatch):
+    days = np.repeat(np.arange(300), 40)
+    if given == "stations one after the other":
+        days = np.tile(np.repeat(np.arange(300), 10), 4)
+    elif given == "shuffled":
+        days = np.random.default_rng(0).permutation(days)
+    frame = pd.DataFrame({"day": np.datetime64("2020-01-01") + days})
+
+    def look(request, data, *rest):
+        kept, order = data.rows.keep, data.by_time
+        assert (order is None) == (given == "shuffled")
+        if order is not None:
+            ordered = days[kept[order]]
+            assert len(ordered) > 11_000 and (np.diff(ordered) >= 0).all()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flow, "decide", look)
+    with pytest.raises(KeyboardInterrupt):
+        KernelRegressor().fit(frame, days * 1.0)
 
 
 @pytest.mark.slow

@@ -68,6 +68,13 @@ class Encoder:
         return {name for name, kind in pairs if kind == "date"} & set(self.numbers)
 
     @property
+    def days(self) -> list[int]:
+        """The features that say when a date is."""
+        return [
+            i for i, (name, part) in enumerate(self.sources) if name in self.dates and part == 0
+        ]
+
+    @property
     def d(self) -> int:
         widths = [category.width for category in self.categories]
         return len(self.shift) + len(self.flagged) + sum(widths)

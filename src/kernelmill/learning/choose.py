@@ -431,7 +431,8 @@ def _tune(
         finalists = [search.in_regime(each, ridge, sample) for each in finalists]
     timed = finalists[0].kernel
     task = _timed(task, finalists[0], sample)
-    improves = kernel is None and _seconds_of_a_try(task) <= whole.LONGEST
+    short = _seconds_of_a_try(task) <= whole.LONGEST
+    improves = kernel is None and short and data.by_time is None
     if improves:
         finalists = finalists[:1]
     if unset and base.p > search.LARGE:
@@ -530,7 +531,7 @@ def _worth_every_row(
     trace.begin_round()
     for p in (fewer, most_among([choice.kernel], source, budget)):
         generator = torch.Generator().manual_seed(task.base.seed)
-        judge = Nearby(sample, source, p, budget, generator)
+        judge = Nearby(sample, source, p, budget, generator, by_time=task.data.by_time)
         if len(judge.X) < ENOUGH_ROWS:
             return False
         found = judge.verdict(judge.grams(choice.kernel), None, choice.ridge)
@@ -608,8 +609,10 @@ def _sharpen(
 ) -> list[search.Choice]:
     """The choices with bandwidths for so many centers, and the ridge for those: of the first all
     are scaled alike, where its metric is not as thorough as a GPU makes it; then neighbourhoods
-    choose each.
+    choose each. The nearest rows in time, which choose there, say nothing of later ones.
     """
+    if task.data.by_time is not None:
+        return choices
     starts = [choice.kernel for choice in choices]
     if task.request.kernel is not None or sample.X.device.type == "cpu":
         starts[0] = search.rescale(choices[0], sample)
@@ -640,7 +643,7 @@ def _judge_nearby(
     budget = task.data.budget // 3 // workers_for(len(finalists), sample.X.device)
     source = task.data.source
     p = min(task.base.p, most_among([each.kernel for each in finalists], source, budget))
-    judge = Nearby(sample, source, p, budget, generator)
+    judge = Nearby(sample, source, p, budget, generator, by_time=task.data.by_time)
     if len(judge.X) < ENOUGH_ROWS:
         return finalists[0]
     every_row = task.base.every_row

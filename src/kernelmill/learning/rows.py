@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,9 @@ from ..distributed.team import Communicator, is_alone, largest
 from ..planning.memory import parse_bytes, tile_bytes
 from .request import Request
 
+# The share of rows that are no earlier than the one before them, from which they came in the order
+# of time, and the days there must be.
+IN_ORDER, DAYS = 0.99, 30
 MERGE_ROWS = 10_000  # up to here rows that coincide are merged into one of their joint weight
 
 
@@ -121,6 +124,23 @@ class Data:
         """The classes of the rows that are trained on."""
         codes, keep = self.rows.codes, self.rows.keep
         return codes if codes is None or keep is None else codes[keep]
+
+    @cached_property
+    def by_time(self) -> Tensor | None:
+        """The numbers of the rows from the first to the last in time, where they came in the order
+        of a column of dates; None where they did not, or are so few that they were merged.
+        """
+        encoder, n = self.rows.encoder, self.source.n
+        if encoder is None or n <= MERGE_ROWS or isinstance(self.rows.X, Stream):
+            return None
+        given = torch.arange(n) if self.rows.keep is None else self.rows.keep.argsort()
+        for j in encoder.days:
+            parts = (self.source.take(part).X[:, j] for part in given.split(65_536))
+            days = torch.cat([part.double().cpu() for part in parts])
+            steady = (days.diff() >= 0).double().mean().item()
+            if steady >= IN_ORDER and len(days.unique()) >= DAYS:
+                return given[days.argsort(stable=True)]
+        return None
 
     def permuted(self, order: Tensor) -> Data:
         """The same rows in another order."""

@@ -30,6 +30,7 @@ NEARLY = 1.02
 CHANCES = 2.0  # standard errors by which another ridge must be better
 NOTHING = 1e-12  # the weight of a row that does not count
 ENOUGH = 200  # rows that are judged rather than by more around each
+LATE = 10  # one of so many rows is late
 AT_ONCE = 32  # rows whose neighbours are looked for, and factored, together
 
 
@@ -66,11 +67,13 @@ def most_among(kernels: Sequence[Kernel], source: Source, budget: int) -> int:
 
 
 class Nearby(Judge):
-    """Random rows of a source, each judged by the rows nearest to it among p others."""
+    """Random rows of a source, each judged by the rows nearest to it among p others; where rows
+    have an order in time, some of the last ones, by earlier ones.
+    """
 
     flat = 0.0  # of many nearly equal ridges the largest is wanted
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         sample: Sample,
         source: Source,
@@ -80,10 +83,12 @@ class Nearby(Judge):
         most: int | None = None,
         size: int | None = None,
         copies: bool = False,
+        by_time: Tensor | None = None,
     ):
         """`sample` says what the score is; as many rows are judged as fit into the budget, `most`
         of them, by `size` rows around each; `copies`: also by rows of the same X, which tell the
-        noise, where their targets differ: others are the same row twice.
+        noise, where their targets differ: others are the same row twice. `by_time`: the numbers of
+        the rows from the first to the last.
         """
         rows = torch.randperm(source.n, generator=generator)
         usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
@@ -91,12 +96,17 @@ class Nearby(Judge):
         judged = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
         self._source, self._among = source, rows[judged : judged + p]
         self.rows = rows[:judged]
+        if by_time is not None:
+            last = source.n // LATE
+            early, late = by_time[:-last], by_time[-last:]
+            self.rows = late[rows[rows < last][:judged]]
+            self._among = early[rows[rows < len(early)][:p]]
         batch = source.take(self.rows)
         self.X, self.Y, self.w = (
             part.to(source.device, torch.float64) for part in (batch.X, batch.Y, batch.w)
         )
         self._sample = sample
-        every = torch.arange(judged, device=self.X.device)
+        every = torch.arange(len(self.rows), device=self.X.device)
         self.folds = [Fold(every, every)]
 
     @classmethod
