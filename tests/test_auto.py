@@ -557,3 +557,18 @@ def test_cycles_of_short_rows_are_as_long_as_a_step_has_time_for():
     }
     assert 3.5 < lengths[16, 10**8] < 4.5 and lengths[1280, 10**8] < 1.6
     assert lengths[16, 10**6] < 2.5  # cycles enough for what is learned to be projected
+
+
+def test_a_time_limit_too_short_for_all_rows_takes_a_part_of_them(tmp_path):
+    g = np.random.default_rng(0)
+    X = g.standard_normal((60_000, 6)).astype(np.float32)
+    labels = (X[:, 0] > 0).astype(int)
+    labels[:40] = 2
+    settings = dict(kernel="laplacian", time_limit=0.4, random_state=0)
+    with pytest.warns(UserWarning, match="time_limit is too short for"):
+        model = KernelClassifier(**settings).fit(X, labels)
+    plan = model.plan_
+    assert plan.n < 30_000 and (plan.seconds <= 0.2 or plan.n == 2000)
+    assert list(model.classes_) == [0, 1, 2] and model.score(X[40:], labels[40:]) > 0.85
+    again = KernelClassifier(**{**settings, "solver": plan}).fit(X, labels)
+    assert torch.equal(again.model_.Z, model.model_.Z)

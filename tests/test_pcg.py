@@ -284,7 +284,7 @@ def test_a_time_limit_is_kept():
     y = np.sin(3 * X[:, 0]) + 0.1 * g.standard_normal(3000)
     endless = PCG(tolerance=1e-300, iterations=10**6)
     start = time.perf_counter()
-    with pytest.warns(UserWarning, match="time_limit=2 is over"):
+    with pytest.warns(UserWarning, match="its time_limit is over"):
         model = KernelRegressor(
             kernel=kernels.Laplacian(2.0), solver=endless, ridge=1e-3, time_limit=2
         ).fit(X, y)

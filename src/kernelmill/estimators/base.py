@@ -256,7 +256,7 @@ class KernelEstimator(BaseEstimator):
         """Open, check and encode the data; then, while the fit runs, keep its folder and listen
         to signals.
         """
-        comm = self._join(X)
+        comm, start = self._join(X), time.perf_counter()
         with telling(comm):
             opened = self._open(X, y, sample_weight, comm)
             rows = self._read(opened, classes)
@@ -266,8 +266,9 @@ class KernelEstimator(BaseEstimator):
             with closing(store), store.listening(), ends.listening():
                 callbacks = callbacks_of(self.callbacks, self.verbose)
                 around = Surroundings(comm, store, ends, callbacks, bool(self.verbose))
+                request = self._request(rows.X, self._device(comm), opened.drawn)
                 yield Job(
-                    self._request(rows.X, self._device(comm), opened.drawn),
+                    request.after(time.perf_counter() - start),
                     rows,
                     around,
                     self._warm(),

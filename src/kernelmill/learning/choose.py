@@ -17,7 +17,7 @@ from .. import centers as ways
 from .. import kernels, solvers
 from ..data import Stream
 from ..distributed.team import Communicator, is_alone, shard
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..kernels import Kernel, Radial
 from ..kernels.waves import has_waves
 from ..ops import KernelProduct, bind, frame
@@ -44,6 +44,7 @@ log = logging.getLogger("kernelmill")
 MOST_REFINED = 512  # features whose bandwidths are refined among neighbours, at most
 CHOOSING = 0.5  # of the time that a fit may take, for choosing its kernel
 FEWEST = 10  # rows of a Gaussian process
+LEAST_ROWS = 2000  # of a sample of the rows that a time limit leaves time for
 WORTHWHILE = 0.03  # of the score, what the nearest of all rows must gain over those of fewer
 ENOUGH_ROWS = 200  # of a sample whose error is a promise; of fewer it is mostly chance
 
@@ -91,6 +92,8 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
     sizes = problem_sizes(request, data, start, comm)
     count = start.count_centers(request, sizes.n)
     if start.plan is not None:
+        if request.time_limit is not None and start.plan.n < sizes.n:  # as `_in_time` did
+            return decide(request, data.some(start.plan.n), start, comm)
         plan = replace(start.plan, device=data.device, ranks=comm.size)
         return Task(request, data, start, *_same_again(plan, sizes, count), comm)
     network = connection(comm, sizes.device)
@@ -99,6 +102,13 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         measure(request.kernel, sizes.d, sizes.precision, sizes.device)
     anew = start.given is None
     solver, base = comm.same(lambda: _fastest(request, sizes, count, anew, network))
+    rows = comm.same(lambda: _rows_in_time(request, base))
+    if rows < base.n and not isinstance(data.rows.X, Stream):
+        warn(
+            f"time_limit is too short for {base.n:,} rows: {rows:,} of them are learned from; give"
+            " more seconds to learn from all."
+        )
+        return decide(request, data.some(rows), start, comm)
     if request.centers == ways.MEANS and base.p * ways.LEAST > base.n:
         raise InputError(
             f"centers='kmeans' was given, with {base.p} centers for {base.n} rows, and each is the"
@@ -137,6 +147,21 @@ def _fastest(
     # Epochs are asked of methods that take steps; an exact one was
     # forecast to its end, and goes there.
     return solver, replace(base, epochs=0) if solver.exact else base
+
+
+def _rows_in_time(request: Request, base: Plan) -> int:
+    """The rows with which the fastest solver is predicted to keep the time limit."""
+    n = base.n
+    if request.time_limit is None or base.rates is None:
+        return n
+    while n > LEAST_ROWS:
+        p = min(base.p, n)
+        plan = solvers.forecast(replace(base, n=n, p=p, every_row=base.every_row and p == n)).plan
+        over = (plan.seconds or 0.0) / base.target
+        if over <= 1:
+            break
+        n = max(LEAST_ROWS, int(n / min(over, 2.0)))
+    return n
 
 
 def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Plan]:

@@ -110,8 +110,7 @@ def learn(
         return fitted
     limit, taken = request.time_limit, time.perf_counter() - clock.start
     repeats = may_repeat(request, store, comm) and (limit is None or taken < limit / 2)
-    if limit is not None:
-        request = replace(request, time_limit=max(limit - taken, limit / 4))
+    request = request.after(taken)
     del problem, solve, state, listeners, blueprint, design, task, data, start  # of the first try
     return verify(request, fitted, partial(learn, rows=rows, around=around, retry=False), repeats)
 
@@ -333,7 +332,7 @@ def finish(
     ended = ""
     if listeners.late and solution.ended is Ended.STOPPED:
         limit = task.request.time_limit
-        why = "it took longer than expected" if limit is None else f"time_limit={limit:g} is over"
+        why = "it took longer than expected" if limit is None else "its time_limit is over"
         ended = (
             f"fit ended after {state.epoch} of {state.plan.epochs} epochs because {why}; the last"
             " good model is kept."

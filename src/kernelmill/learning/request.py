@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -109,6 +109,12 @@ class Request:
         at most.
         """
         return solvers.seconds_to_solve(self.device, self.time_limit)
+
+    def after(self, seconds: float) -> Request:
+        """With what is left of the time limit, a quarter of it at least."""
+        if self.time_limit is None:
+            return self
+        return replace(self, time_limit=max(self.time_limit - seconds, self.time_limit / 4))
 
     @property
     def samples(self) -> int:

@@ -142,6 +142,16 @@ class Data:
                 return given[days.argsort(stable=True)]
         return None
 
+    def some(self, n: int) -> Data:
+        """n random rows, each class with its share of them, and one at least."""
+        order = torch.randperm(self.source.n, generator=torch.Generator().manual_seed(self.seed))
+        codes = torch.zeros_like(order) if self.codes is None else self.codes.cpu()[order]
+        counts, by_class = torch.bincount(codes), codes.sort(stable=True).indices
+        rank = torch.empty_like(order)
+        rank[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[codes[by_class]]
+        drawn = (rank / counts[codes]).argsort(stable=True)[:n]
+        return self.permuted(order[drawn].sort().values)
+
     def permuted(self, order: Tensor) -> Data:
         """The same rows in another order."""
         keep = self.rows.keep
