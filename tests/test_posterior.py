@@ -382,3 +382,31 @@ def test_what_a_posterior_refuses():
         model.partial_fit(X, y)
     with pytest.raises(InputError, match="warm_start"):
         model.set_params(warm_start=True).fit(X, y)
+
+
+@pytest.mark.parametrize("level", [0.05, 1.3, 9.0])
+def test_weights_are_one_over_the_variance_of_each_rows_noise(level):
+    """The process with a noise per row, in closed form, as scikit-learn has it."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+    g = np.random.default_rng(0)
+    X, T = g.uniform(-3, 3, (200, 1)), np.linspace(-6, 6, 40)[:, None]
+    variances = level * g.uniform(0.5, 2.0, 200)
+    y = 5 * np.sin(2 * X[:, 0]) + variances**0.5 * g.normal(size=200)
+    model = KernelRegressor(
+        kernel=kernels.Gaussian(1.0),
+        uncertainty=Posterior(noise=1.0, samples=1000),
+        random_state=0,
+    ).fit(X, y, sample_weight=1 / variances)
+    process, offset = model.model_.process, model.model_.intercept.item()
+    assert process.noise.item() == pytest.approx(1.0, rel=1e-6)
+    exact = GaussianProcessRegressor(
+        ConstantKernel(process.signal.item()) * RBF(1.0), alpha=variances, optimizer=None
+    ).fit(X, y - offset)
+    mean, deviation = exact.predict(T, return_std=True)
+    found, with_noise = model.predict(T, return_std=True)
+    np.testing.assert_allclose(found, mean + offset, atol=1e-5 * np.abs(y).max())
+    latent = np.sqrt(with_noise**2 - 1.0)
+    far = deviation > 1.0  # below, a difference of two sums with noise
+    assert far.sum() > 3 and np.abs(latent / deviation - 1)[far].mean() < 0.05

@@ -37,7 +37,7 @@ from ..tuning.sample import CHECK_ROWS, SAMPLE_ROWS, Effort, Sample, draw
 from .clock import Clock
 from .design import Centers, Choice, Design, Judged, Start, Task
 from .request import Request
-from .rows import Data, constant_features, target_weight
+from .rows import Data, constant_features
 
 log = logging.getLogger("kernelmill")
 
@@ -285,10 +285,9 @@ def _with_signal(task: Task, choice: Choice) -> Choice:
     moments, rows = left_out_moments(choice.kernel, data.source, data.budget)
     each, merged = data.rows.each, None
     if each is not None and units.scatter is not None:
-        unit = target_weight(data.weight) / data.weight
-        merged = Merged(unit * units.scatter.double(), float(len(each.y) - n))
+        merged = Merged(units.scatter.double() / data.target, float(len(each.y) - n))
     fixed, share = request.ridge is not None, rows / n
-    found = likeliest(moments, start, fixed, noise, merged, share, target_weight(data.weight))
+    found = likeliest(moments, start, fixed, noise, merged, share, data.targets)
     if found is None:
         raise InputError(
             f"K of the rows cannot be factored with ridge={choice.ridge:g}; use a larger ridge."

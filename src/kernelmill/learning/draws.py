@@ -20,7 +20,7 @@ from ..kernels.waves import Waves, draw_waves
 from ..model import KernelModel
 from ..processes import SampledProcess
 from ..uncertainty import Posterior
-from .rows import Held, target_weight
+from .rows import Held
 
 # splitmix64, as signed numbers.
 ODD, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -53,7 +53,7 @@ class Draws(NoDraws):
         kernel: Kernel,
         source: Source,
         ridge: float,
-        weight: float,
+        targets: float,
         signal: Tensor,
         seed: int,
         dtype: torch.dtype,
@@ -64,7 +64,7 @@ class Draws(NoDraws):
         waves = draw_waves(kernel, origin, settings.features // 2, settings.samples, generator)
         frequencies, weights = (part.to(dtype) for part in (waves.frequencies, waves.weights))
         waves = Waves(kernel, origin, frequencies, weights).to(source.device)
-        return cls(waves, ridge, ridge * target_weight(weight), signal, seed)
+        return cls(waves, ridge, ridge * targets, signal, seed)
 
     def beside(self, source: Source) -> Source:
         return WithDraws(source, self)
@@ -117,10 +117,10 @@ class WithDraws:
 FEWEST = 200  # held-out rows that tell how large deviations should have been
 
 
-def rescale(model: KernelModel, held: Held | None, weight: float) -> None:
+def rescale(model: KernelModel, held: Held | None, target: float) -> None:
     """Make variances of signal and noise those under which rows that were kept out are likeliest,
     where there are enough of them: what the kernel, few centers or few steps do not tell is then
-    in them too. `weight` is the mean weight of the training rows.
+    in them too. `target` is the weight of one target.
     """
     process = model.process
     if not isinstance(process, SampledProcess) or held is None or len(held.y) < FEWEST:
@@ -128,7 +128,7 @@ def rescale(model: KernelModel, held: Held | None, weight: float) -> None:
     with torch.no_grad():
         errors = (held.y.to(model.alpha.device).double() - model(held.X).double()) ** 2
         share, noise = model.std_parts(held.X)
-    w = held.w.to(errors)[:, None] * (target_weight(weight) / weight)
+    w = held.w.to(errors)[:, None] / target
     expected = share.double()[:, None] * process.signal.double() + noise.double() / w
     factor = (errors / expected).mean(0).clamp(min=1e-12).to(process.signal)
     process.signal *= factor

@@ -196,7 +196,7 @@ def draws_of(task: Task, design: Design) -> NoDraws:
     if settings is None or signal is None:
         return NoDraws()
     plan, data = design.plan, task.data
-    args = (design.kernel, data.source, plan.ridge, data.weight, signal, plan.seed)
+    args = (design.kernel, data.source, plan.ridge, data.targets, signal, plan.seed)
     return Draws.of(settings, *args, plan.torch_dtype)
 
 
@@ -328,7 +328,7 @@ def finish(
     blueprint = replace(blueprint, kernel=design.own_kernel, Z=Z)
     model = blueprint.model(alpha, state.plan.precision, state, design.unit)
     if task.request.posterior is not None and task.request.posterior.noise is None:
-        rescale(model, data.rows.held, data.weight)
+        rescale(model, data.rows.held, data.target)
     ended = ""
     if listeners.late and solution.ended is Ended.STOPPED:
         limit = task.request.time_limit

@@ -107,8 +107,8 @@ class Rows:
 class Data:
     """Rows where they are trained on, and the memory that is left beside them.
 
-    `weight` is the mean weight, which the others are divided by. `keep` may be in another order
-    than that of the rows given.
+    `weight` is the mean weight, which the others are divided by, `target` the weight, as given, of
+    a row that stands for one target. `keep` may be in another order than that of the rows given.
     """
 
     rows: Rows
@@ -118,6 +118,12 @@ class Data:
     budget: int
     tile_bytes: int
     source: Source
+    target: float = 1.0
+
+    @property
+    def targets(self) -> float:
+        """The targets that a row stands for, on average."""
+        return self.weight / self.target
 
     @property
     def codes(self) -> Tensor | None:
@@ -201,7 +207,16 @@ def read(rows: Rows, request: Request, comm: Communicator) -> Data:
         budget -= rows.nbytes
         rows = replace(rows, X=rows.X.to(device), y=rows.y.to(device))
     made = source(rows, request.seed, device)
-    return Data(rows, request.seed, device, weight, budget, tile_bytes(whole, device), made)
+    tiles, target = tile_bytes(whole, device), _weight_of_a_target(rows, weight, request)
+    return Data(rows, request.seed, device, weight, budget, tiles, made, target)
+
+
+def _weight_of_a_target(rows: Rows, weight: float, request: Request) -> float:
+    """1; or the largest weight, where all are smaller and no noise was given that they divide."""
+    if request.posterior is not None and request.posterior.noise is not None:
+        return 1.0
+    largest = weight * rows.w.max().item() if rows.each is None else rows.each.w.max().item()
+    return min(1.0, largest)
 
 
 def _budget(request: Request, device: str, comm: Communicator) -> int:
@@ -246,13 +261,6 @@ def units_of(Y: Tensor, w: Tensor, keep: Tensor) -> Units:
         (w[part, None] * ((Y[part].double() - mean) / largest) ** 2).sum(0) for part in parts
     )
     return Units(mean, largest * torch.where(varies, (sum(squared) / total).sqrt(), 1.0))
-
-
-def target_weight(mean: float) -> float:
-    """What the weights of rows are counted in, where they mean how many targets a row stands for:
-    those of a mean below 1 only say which rows matter more, and a row of mean weight is a target.
-    """
-    return max(1.0, mean)
 
 
 def squares(Y: Tensor, w: Tensor, units: Units) -> Tensor:
