@@ -101,7 +101,9 @@ def learn(
     except NotFinite:
         if not retry or not may_repeat(request, around.store, comm):
             raise
-        fitted = learn(replace(request, precision="float64"), rows, around, warm=warm, retry=False)
+        ridge = design.choice.ridge * task.data.weight * design.unit
+        again = replace(request, kernel=design.own_kernel, ridge=ridge, precision="float64")
+        fitted = learn(again, rows, around, warm=warm, retry=False)
     else:
         clock.mark()
         fitted = finish(task, design, blueprint, solution, listeners, clock)  # 6 finish
