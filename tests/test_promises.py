@@ -14,9 +14,11 @@ import torch
 
 from kernelmill import InputError, KernelClassifier, KernelRegressor, kernels, load
 from kernelmill.calibration import calibrate
+from kernelmill.estimators.evaluation import evaluate
 from kernelmill.estimators.validation import draw_stratified
 from kernelmill.learning import check, choose, flow
 from kernelmill.learning.rows import units_of
+from kernelmill.report import page
 from kernelmill.solvers import EigenPro4, Falkon, auto
 from kernelmill.tuning import descent, sample
 
@@ -542,3 +544,22 @@ def test_a_stored_plan_takes_the_time_it_takes(monkeypatch):
     monkeypatch.setattr(auto, "ON_CPU", (1e-6, 1e-6))
     again = KernelRegressor(kernel=model.model_.kernel, solver=plan).fit(X, y)
     assert again.n_iter_ == 3
+
+
+def test_nothing_needs_a_network(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("the network was asked for")
+
+    for name in ("connect", "connect_ex", "bind", "sendto"):
+        monkeypatch.setattr(f"socket.socket.{name}", refuse)
+    for name in ("getaddrinfo", "create_connection", "gethostbyname"):
+        monkeypatch.setattr(f"socket.{name}", refuse)
+    frame = pd.DataFrame({"x": np.arange(200.0), "name": ["a", "b"] * 100})
+    frame["label"] = np.where(frame.x % 7 > 3, "yes", "no")
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    model = KernelClassifier(random_state=0).fit(tmp_path / "d.csv", "label")
+    model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    loaded.to_onnx(tmp_path / "m.onnx")
+    assert list(loaded.predict(frame)) == list(model.predict(frame))
+    assert "<html" in page(loaded, "a report", evaluate(loaded, frame, frame.label))

@@ -51,12 +51,23 @@ class NoPermissionError(OutputError, PermissionError):
     """This user may not write there."""
 
 
+class OutOfMemory(KernelmillError, MemoryError):
+    """Memory ran out, and less of it would not do."""
+
+
 class RankError(KernelmillError, RuntimeError):
     """Another process of the same job is gone, or cannot be reached."""
 
 
 class ModelFileError(KernelmillError, ValueError):
     """A model folder is missing, damaged, foreign or newer than this library."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch on a GPU or torch on the CPU ran out of memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 def one_of(argument: str, given: object, allowed: list[str]) -> InputError:

@@ -179,7 +179,7 @@ def explain(error: BaseException) -> tuple[int, str]:
             return code, str(error) or "stopped."
     if isinstance(error, (ValueError, TypeError)) and _of_scikit_learn(error):
         return USAGE, str(error)
-    if _of_memory(error):
+    if errors.is_out_of_memory(error):
         todo = "use fewer centers (--n-centers) or a smaller --memory-budget"
         return MEMORY, f"there is not enough memory; {todo}."
     if isinstance(error, OSError):
@@ -189,13 +189,6 @@ def explain(error: BaseException) -> tuple[int, str]:
         return DATA, f"{str(error.filename)!r} cannot be used ({why}); check the path."
     todo = "This is an error of kernelmill; please report it with what --debug shows."
     return BUG, f"{type(error).__name__}: {error}. {todo}"
-
-
-def _of_memory(error: BaseException) -> bool:
-    """Whether Python, torch on a GPU or torch on the CPU ran out of memory."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return "DefaultCPUAllocator" in str(error)
 
 
 def _of_scikit_learn(error: BaseException) -> bool:

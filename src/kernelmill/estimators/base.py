@@ -83,6 +83,18 @@ WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 NOT_STORED = ("callbacks", "checkpoint", "resume")  # settings of a run, not of its model
 
 
+@contextmanager
+def unchanged_on_error(thing: object) -> Iterator[None]:
+    """What raises inside leaves the attributes as they were."""
+    before = dict(vars(thing))
+    try:
+        yield
+    except BaseException:
+        vars(thing).clear()
+        vars(thing).update(before)
+        raise
+
+
 @dataclass(frozen=True)
 class Opened:
     """What `fit` was given: X as a checked tensor, or a table that is still to be encoded; targets
@@ -254,10 +266,10 @@ class KernelEstimator(BaseEstimator):
         self, X: DataLike, y: DataLike, sample_weight: DataLike, classes: np.ndarray | None = None
     ) -> Iterator[Job]:
         """Open, check and encode the data; then, while the fit runs, keep its folder and listen
-        to signals.
+        to signals. A fit that fails leaves the estimator as it was.
         """
         comm, start = self._join(X), time.perf_counter()
-        with telling(comm):
+        with unchanged_on_error(self), telling(comm):
             opened = self._open(X, y, sample_weight, comm)
             rows = self._read(opened, classes)
             if isinstance(rows.X, Stream):
@@ -738,6 +750,7 @@ class KernelEstimator(BaseEstimator):
             )
         return X.to_numpy()
 
+    @in_own_modes()
     @together("model_.comm")
     def _through(self, X: DataLike, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of features, of whatever was given: an array at once, a table piece by
@@ -878,6 +891,7 @@ class KernelEstimator(BaseEstimator):
         estimator.plan_, estimator.history_ = Plan.from_dict(extra["plan"]), extra["history"]
         return estimator
 
+    @in_own_modes()
     @together("model_.comm")
     def save(self, folder: str | os.PathLike) -> None:
         """Write the fitted model as a folder of safetensors and JSON; `kernelmill.load` reads

@@ -13,6 +13,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 
+from ..errors import KernelmillError, OutOfMemory, is_out_of_memory
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -86,8 +88,16 @@ def in_own_modes(gradients: bool = False) -> Callable[[Callable[P, R]], Callable
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-            with own_modes(gradients), calm_numpy if gradients else nullcontext():
-                return method(*args, **kwargs)
+            try:
+                with own_modes(gradients), calm_numpy if gradients else nullcontext():
+                    return method(*args, **kwargs)
+            except (MemoryError, RuntimeError) as error:
+                if isinstance(error, KernelmillError) or not is_out_of_memory(error):
+                    raise
+                raise OutOfMemory(
+                    "memory ran out; use fewer centers, fewer rows at a time or a smaller"
+                    " memory_budget."
+                ) from error
 
         return inside
 

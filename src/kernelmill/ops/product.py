@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, is_out_of_memory
 from ..kernels import Kernel, Points, Sum
 from .rounding import HALF, ROUNDINGS, within
 
@@ -275,7 +275,9 @@ class KernelProduct:
             dtype = torch.float16
         try:
             return torch.empty(rows * padded(cols), dtype=dtype, device=self.device)
-        except torch.OutOfMemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             log.warning(
                 "no room to keep a block of %d × %d kernel values: it is evaluated at each use.",
                 rows,
@@ -410,8 +412,8 @@ class KernelProduct:
         while True:
             try:
                 return product(A, B, v)
-            except torch.OutOfMemoryError:
-                if self.tile_bytes <= SMALLEST_TILE:
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or self.tile_bytes <= SMALLEST_TILE:
                     raise
                 self.tile_bytes //= 2
                 log.warning(

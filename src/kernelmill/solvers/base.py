@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import losses
 from ..data import Source
 from ..distributed.team import Communicator
-from ..errors import InputError, KernelmillError
+from ..errors import InputError, KernelmillError, OutOfMemory
 from ..kernels import Kernel
 from ..losses import Loss
 from ..params import Settings
@@ -234,7 +234,7 @@ class Setup:
 
     def leaner(self) -> Self:
         """The same on less memory, after it ran out."""
-        raise torch.OutOfMemoryError(
+        raise OutOfMemory(
             f"out of memory in solver={self.plan.solver!r}; use fewer centers or a smaller"
             " memory_budget."
         )

@@ -8,10 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-import torch
-
 from ..distributed.team import is_alone
-from ..errors import InputError
+from ..errors import InputError, is_out_of_memory
 from ..planning.plan import Plan
 from .base import (
     Diverged,
@@ -96,9 +94,9 @@ def _run(
             return Ended.DONE, ""
         except Diverged as diverged:
             failed, eta = True, diverged.eta
-        except torch.OutOfMemoryError:
-            # The others are in the middle of this round, and could not be told.
-            if not is_alone(problem.comm):
+        except (MemoryError, RuntimeError) as error:
+            # Other ranks are in the middle of this round, and could not be told.
+            if not is_out_of_memory(error) or not is_alone(problem.comm):
                 raise
         # Here what the round held is free again.
         if not failed:
@@ -151,9 +149,10 @@ class Trail:
         self._states, self.last = [self._states[0], *self._states[1:][-1:], state], state
 
     def use(self, plan: Plan) -> None:
-        """Go on with other sizes."""
+        """Go on from the last state with other sizes."""
         assert self.last is not None
         self.last = replace(self.last, plan=plan)
+        self.last.revert()
 
     def step_back(self) -> None:
         good = self._states.pop() if len(self._states) > 1 else self._states[0]

@@ -101,6 +101,7 @@ class EigenPro3(Solver[Setup, ProjectedState]):
         every = max(1, min(REPORT_EVERY, REPORT_VALUES // plan.p**2))
         room = setup.K.room(plan.m or 1, len(setup.Z), passing=True) if plan.keep_block else None
         while state.epoch < plan.epochs:
+            eta = None
             for i, batch in enumerate(
                 problem.source.batches(plan.m or 1, state.epoch, state.position)
             ):

@@ -140,6 +140,7 @@ def rounds(
     while state.epoch < plan.epochs:
         control, ridge = control_of(state, centers), ridge_of(state, centers)
         batches = problem.source.batches(plan.m or 1, state.epoch, state.position)
+        eta = None
         while state.position < plan.n:
             eta = step_now(plan, state, control.anchored)
             h, tally = steps(islice(batches, plan.T), state, centers, control, ridge)

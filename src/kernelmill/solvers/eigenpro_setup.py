@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..data import Source
 from ..distributed.team import Communicator, count, gather, largest, shard
+from ..errors import OutOfMemory
 from ..kernels import Kernel, Points
 from ..losses import Loss, Square
 from ..ops import SMALLEST_TILE, KernelProduct, bind, frame
@@ -87,7 +88,7 @@ class Setup(base.Setup):
         passing = self.project.project if isinstance(self.project, Forgetful) else self.project
         factors = isinstance(passing, Pass) and passing.factors is not None
         if not plan.keep_block and not factors and (K.is_fused or K.tile_bytes <= SMALLEST_TILE):
-            raise torch.OutOfMemoryError(
+            raise OutOfMemory(
                 f"out of memory with {plan.p} centers, {plan.d} features and {plan.c} outputs, with"
                 " nothing kept and the smallest tiles; use fewer centers."
             )
