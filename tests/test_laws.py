@@ -6,6 +6,7 @@ laws of their own: test_laws_tables.py.
 """
 
 import ast
+import itertools
 import pickle
 import re
 import warnings
@@ -577,6 +578,72 @@ def test_a_constant_column_does_not_change_the_bandwidths_of_others():
         tune("laplacian", None, Sample(rows, Y, w, 1.0)).kernel.bandwidth[:3] for rows in (X, wide)
     )
     torch.testing.assert_close(alone, beside, rtol=1e-3, atol=0)
+
+
+# ---- whatever the data
+
+UGLY = {
+    "one value": lambda g, n: np.full(n, 3.0),
+    "nearly all alike": lambda g, n: np.where(np.arange(n) == 1, 5.0, 0.0),
+    "huge": lambda g, n: 1e12 * g.normal(size=n),
+    "tiny": lambda g, n: 1e-12 * g.normal(size=n),
+    "heavy tails": lambda g, n: g.standard_cauchy(n),
+    "noise": lambda g, n: g.normal(size=n),
+}
+
+
+def ugly_rows(g: np.random.Generator, n: int, kind: str) -> np.ndarray:
+    X = g.normal(size=(n, 3))
+    X[:, 1] = UGLY[kind](g, n)
+    X[n // 2 :] = X[: n - n // 2]  # each twice
+    return X
+
+
+@BUDGETS
+@pytest.mark.parametrize("kind", UGLY)
+def test_error_bars_are_positive_and_intervals_nest(budget, kind):
+    @settings(budget)
+    @given(st.sampled_from([30, 60, 120]), st.sampled_from([*UGLY]), st.integers(0, 9))
+    def law(n, column, seed):
+        g = np.random.default_rng(seed)
+        X, y = ugly_rows(g, n, column), UGLY[kind](g, n)
+        T = np.concatenate([X[:3], ugly_rows(g, 10, "noise"), [[1e6, -1e6, 0.0]]])
+        for how in ("conformal", "posterior"):
+            model = KernelRegressor(kernel=kernels.Gaussian(2.0), uncertainty=how, random_state=0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(X, y)
+                mean, *limits = (model.predict(T), *map(model.predict_interval, [T] * 3, SHARES))
+                deviation = model.predict(T, return_std=True)[1]
+            assert np.isfinite(mean).all() and np.isfinite(deviation).all()
+            assert (deviation > 0).all()
+            for (low, high), (lower, higher) in itertools.pairwise(limits):
+                assert (lower <= low).all() and (low <= high).all() and (high <= higher).all()
+
+    law()
+
+
+SHARES = (0.3, 0.5, 0.8)
+
+
+@BUDGETS
+@pytest.mark.parametrize("column", UGLY)
+def test_probabilities_are_positive_and_sum_to_one(budget, column):
+    @settings(budget)
+    @given(st.sampled_from([30, 12, 120]), st.sampled_from([2, 3, 5]), st.integers(0, 9))
+    def law(n, c, seed):
+        g = np.random.default_rng(seed)
+        X, labels = ugly_rows(g, n, column), np.arange(n) % c
+        labels[2 * c :] = np.minimum(labels[2 * c :], 1)  # two rows of the others
+        T = np.concatenate([X[:3], [[1e6, -1e6, 0.0]]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = KernelClassifier(kernel=kernels.Gaussian(2.0), random_state=0).fit(X, labels)
+        shares = model.predict_proba(T)
+        assert (shares >= 0).all() and shares.sum(1) == pytest.approx(1, abs=1e-6)
+        assert list(model.classes_[shares.argmax(1)]) == list(model.predict(T))
+
+    law()
 
 
 # ---- the page

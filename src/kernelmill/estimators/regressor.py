@@ -430,6 +430,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         bars = self._error_bars()
         both = self._through(X, bars.beside)
         deviation = both[..., 1] * torch.from_numpy(bars.deviation).to(both)
+        # Of targets that are all the same, 0: divided by, it would be no number.
+        deviation = deviation.clamp(min=torch.finfo(deviation.dtype).tiny)
         return self._shaped(X, both[..., 0]), self._shaped(X, deviation)
 
     @in_own_modes()
