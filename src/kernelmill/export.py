@@ -50,7 +50,7 @@ NUMBERS = {np.dtype("float32"): 1, np.dtype("float64"): 11, np.dtype("int64"): 7
 def write_onnx(
     path: str | os.PathLike,
     model: KernelModel,
-    encoder: Encoder | None,
+    encoder: Encoder,
     classes: ArrayLike | None,
     calibration: Calibration | None,
     decision_bias: np.ndarray | None,
@@ -62,20 +62,21 @@ def write_onnx(
     """
     onnx = require_package("onnx", "onnx")
     require_package("onnxscript", "onnx")
-    texts = [] if encoder is None else encoder.categories
-    taken_apart = any(isinstance(category, Amounts) for category in texts)
+    taken_apart = any(isinstance(category, Amounts) for category in encoder.categories)
     core = _core(model, OPSET if taken_apart else None)
     _renamed(core.graph)
     graph = _Around(onnx, model)
     features = core.graph.input[0].name
-    if encoder is not None:
+    if encoder.plain:
+        graph.matrix(encoder, core.graph.input[0])
+    else:
         graph.columns(encoder, features)
     if classes is None or calibration is None or decision_bias is None:
         graph.numbers(core.graph.output[0].name, flat)
     else:
         values = core.graph.output[0].name
         graph.labels(values, np.asarray(classes), calibration, decision_bias)
-    made = graph.model(core, features if encoder is None else None)
+    made = graph.model(core)
     said = {"kernelmill": json.dumps(about, default=str)}
     onnx.helper.set_model_props(made, said)  # what the model says of itself
     with writing(path):
@@ -228,8 +229,22 @@ class _Around:
         self._constants.append(tensor)
         return tensor.name
 
+    def _clipped(self, values: str, bounds: np.ndarray | None) -> str:
+        if bounds is None:
+            return values
+        low, high = (self._constant(bound) for bound in bounds)
+        return self._op("Min", self._op("Max", values, low), high)
+
     def _typed(self, name: str, code: int, *shape: str | int) -> ValueInfoProto:
         return self._onnx.helper.make_tensor_value_info(name, code, list(shape))
+
+    def matrix(self, encoder: Encoder, features: ValueInfoProto) -> None:
+        """One input of rows, which are the features but for fill values."""
+        kind, bounds = features.type.tensor_type.elem_type, encoder.bounds
+        self.inputs.append(self._typed("X", kind, "rows", encoder.d))
+        if bounds is not None and kind == NUMBERS[np.dtype("float32")]:
+            bounds = bounds.astype(np.float32)
+        self._op("Identity", self._clipped("X", bounds), name=features.name)
 
     def columns(self, encoder: Encoder, features: str) -> None:
         """One input per column: numbers as float64 (NaN where missing), dates as seconds since
@@ -253,7 +268,9 @@ class _Around:
             lost = self._op("IsNaN", values)
             scaled = self._op(
                 "Div",
-                self._op("Sub", values, self._constant(encoder.shift)),
+                self._op(
+                    "Sub", self._clipped(values, encoder.bounds), self._constant(encoder.shift)
+                ),
                 self._constant(encoder.scale),
             )
             made.append(self._op("Where", lost, self._constant(np.float64(0)), scaled))
@@ -341,7 +358,8 @@ class _Around:
             own = self._op("MatMul", beside, self._constant(spread))
             values = self._op("Where", self._op("Unsqueeze", is_one, axis), own, values)
         lost = self._op("IsNaN", values)
-        centered = self._op("Sub", values, self._constant(amounts.shift))
+        within = self._clipped(values, amounts.bounds)
+        centered = self._op("Sub", within, self._constant(amounts.shift))
         scaled = self._op("Div", centered, self._constant(amounts.scale))
         made = self._op("Where", lost, self._constant(np.float64(0)), scaled)
         if not amounts.flagged:
@@ -467,23 +485,15 @@ class _Around:
         half = self._op("Cast", self._op("Atan", self._op("Cast", tangent, to=single)), to=double)
         self._op("Add", half, half, name=node.output[0])
 
-    def model(self, core: ModelProto, features: str | None) -> ModelProto:
+    def model(self, core: ModelProto) -> ModelProto:
         helper, graph = self._onnx.helper, core.graph
         self._nodes = self.before
         for node in graph.node:
             self._known(node)
-        inputs = self.inputs
-        if features is not None:  # a matrix, as it is
-            inputs = [
-                self._typed(
-                    "X", graph.input[0].type.tensor_type.elem_type, "rows", self._model.Z.shape[1]
-                )
-            ]
-            self.before.insert(0, helper.make_node("Identity", ["X"], [features]))
         made = helper.make_graph(
             [*self.before, *self.after],
             "kernelmill",
-            inputs,
+            self.inputs,
             self.outputs,
             [*graph.initializer, *self._constants],
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .formats import is_table, opened
     from .formats.torch import shuffled
     from .prints import Account, checksum
-    from .source import ArraySource, Batch, Source, StreamSource, copy_ahead, source_of
+    from .source import ArraySource, Batch, Source, StreamSource, copy_ahead, source_of, within
     from .stream import Stream
     from .tables import Table
 
@@ -38,6 +38,7 @@ _HOMES = {
     "opened": "formats",
     "shuffled": "formats.torch",
     "source_of": "source",
+    "within": "source",
 }
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "opened",
     "shuffled",
     "source_of",
+    "within",
 ]
 
 

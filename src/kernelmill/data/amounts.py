@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import warn
+from .bounds import check_bounds, clipped
 from .kinds import is_missing
 
 Words = tuple[str, ...]  # before the first number, between two of them, behind the last
@@ -259,6 +260,7 @@ class Amounts:
     scale: np.ndarray
     flagged: bool  # some texts had none: a last column says where
     how: str = "numbers"
+    bounds: np.ndarray | None = None  # (2, features) that numbers count as, at least and at most
 
     folds = None  # targets play no part
 
@@ -283,7 +285,7 @@ class Amounts:
 
     def encode(self, texts: np.ndarray, training: bool = False) -> np.ndarray:
         """(rows, width)."""
-        values = self.forms.read(texts)
+        values = clipped(self.forms.read(texts), self.bounds)
         k = values.shape[1]
         lost = np.isnan(values).all(1)
         self._warn_of_others(texts, lost, MANY_OTHERS if training else 0)
@@ -308,6 +310,8 @@ class Amounts:
     def validate(self) -> None:
         """ValueError where its parts do not fit each other."""
         self.forms.validate()
+        if self.bounds is not None:
+            check_bounds(self.bounds, len(self.forms.labels))
         arrays = (self.shift, self.scale)
         fits = all(
             isinstance(a, np.ndarray)

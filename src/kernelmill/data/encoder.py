@@ -15,6 +15,7 @@ import numpy as np
 from . import dates
 from .account import Account
 from .amounts import Amounts, Forms
+from .bounds import check_bounds, clipped
 from .categories import Category, checksums, fold_of, meanings, texts_before
 from .checks import check_finite, is_clean, refuse
 from .number_names import NumberNames
@@ -43,6 +44,7 @@ class Encoder:
     rows: int = 0  # that it was learned from; early: not stored
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
+    bounds: np.ndarray | None = None  # (2, their columns) the least and most that values count as
     # How a kernel that is chosen is to see features, by number; unstored: the kernel has it.
     seen_as: dict[int, str] = field(default_factory=dict)
 
@@ -145,7 +147,7 @@ class Encoder:
             values = block[self.numbers[0]].astype(self.dtype, copy=False)
             if not is_clean(values):
                 check_finite(values, numbered(self.numbers, self.widths), table.where)
-            return np.ascontiguousarray(values)
+            return np.ascontiguousarray(clipped(values, self.bounds))
         out = np.empty((stop - start, self.d), self.dtype)
         if self.numbers:
             self._encode_numbers(table, block, out)
@@ -169,7 +171,7 @@ class Encoder:
                 first = date_columns(self.numbers, self.widths, self.dates)[2]
                 refuse(lost.sum(0) * first, columns, table.where)
             check_finite(np.where(lost, 0, values), columns, table.where)
-        centered = values - self.shift
+        centered = clipped(values, self.bounds) - self.shift
         np.divide(centered, self.scale, out=centered)
         k, flags = len(self.shift), len(self.flagged)
         out[:, :k] = centered if lost is None else np.where(lost, 0, centered)
@@ -239,6 +241,8 @@ class Encoder:
             raise ValueError("the encoder's columns do not fit each other")
         if ((self.flagged < 0) | (self.flagged >= k)).any():
             raise ValueError("the encoder's columns do not fit each other")
+        if self.bounds is not None:
+            check_bounds(self.bounds, k)
         if not np.isfinite(self.shift).all() or not np.isfinite(self.scale).all():
             raise ValueError("the encoder's columns have no scale")
         if (self.scale <= 0).any():
@@ -257,9 +261,10 @@ def _text_column(values: dict[str, Any]) -> Category | Amounts:
     return NumberNames(**values) if values["how"] == "number" else Category(**values)
 
 
-def matrix(name: str, d: int, kind: str) -> Encoder:
-    """The encoder of a matrix that is used as it is."""
-    return Encoder([name], [d], np.zeros(d), np.ones(d), np.empty(0, np.int64), [], kind)
+def matrix(name: str, d: int, kind: str, bounds: np.ndarray | None = None) -> Encoder:
+    """The encoder of a matrix that is used as it is, within these bounds."""
+    parts = np.zeros(d), np.ones(d), np.empty(0, np.int64)
+    return Encoder([name], [d], *parts, [], kind, bounds=bounds)
 
 
 def in_parts(block: dict[str, np.ndarray], numbers: list[str], dated: set[str]) -> np.ndarray:

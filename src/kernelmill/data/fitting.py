@@ -12,6 +12,7 @@ from ..errors import InputError, warn
 from . import dates
 from .account import account_of
 from .amounts import Amounts
+from .bounds import INSTEAD, MISSING, find_bounds, inside
 from .categories import CODE_WIDTH, FOLDS, Category, checksums, fold_of
 from .checks import check_finite, is_clean, refuse
 from .columns import OF_NUMBERS, Columns
@@ -96,11 +97,14 @@ def learn(
     table = columns.named(table)
     given = _Fields.of(table, names)
     moments, counts, wholes = _summarise(table, given, train, w)
+    bounds = _find_bounds(table, given, moments, train)
     lost = moments.lost * date_columns(given.numbers, given.widths, given.dated)[2]
     if (columns.missing == "refuse" or (given.lone and not said)) and lost.any():
         refuse(lost, given.labels, table.where)
+    if bounds is not None:
+        moments, counts, wholes = _summarise(table, given, train, w, bounds)
     encoder = _scaled(columns, given, moments, lost)
-    encoder.reading = reading_of(table, names)
+    encoder.bounds, encoder.reading = bounds, reading_of(table, names)
     starts = dict(zip(given.numbers, itertools.accumulate(given.widths, initial=0), strict=False))
     said_of = {name: way for name, way in columns.ways.items() if way in OF_NUMBERS}
     encoder.seen_as = {starts[name]: str(way) for name, way in said_of.items()}
@@ -189,28 +193,55 @@ def _check_way(table: Table, names: list[str], name: str, way: str | list[str]) 
 
 
 def _summarise(
-    table: Table, given: _Fields, train: np.ndarray, w: np.ndarray | None
+    table: Table,
+    given: _Fields,
+    train: np.ndarray,
+    w: np.ndarray | None,
+    bounds: np.ndarray | None = None,
 ) -> tuple[Moments, dict[str, Counts], dict[str, Wholes]]:
-    """Moments of the numbers, counts of the names, and whole numbers that may be names, in one
-    pass.
+    """Moments of the numbers within their bounds, counts of the names, and whole numbers that may
+    be names, in one pass.
     """
-    moments, counts = Moments(sum(given.widths)), {name: Counts() for name in given.texts}
+    moments = Moments(sum(given.widths), int(train.sum()))
+    counts = {name: Counts() for name in given.texts}
     wholes = {name: Wholes() for name in given.single}
     for a, b in itertools.pairwise(table.cuts):
-        block, inside = table.read(given.names, a, b), train[a:b]
-        weights = None if w is None else w[a:b][inside]
+        block, used = table.read(given.names, a, b), train[a:b]
+        weights = None if w is None else w[a:b][used]
         if given.numbers:
             values = in_parts(block, given.numbers, given.dated)
             if not is_clean(values):
                 known = np.where(np.isnan(values), 0, values)
                 check_finite(known, given.labels, table.where)
-            moments.add(values if inside.all() else values[inside], weights)
+            values = inside(values, bounds)
+            moments.add(values if used.all() else values[used], weights)
         for name, found in counts.items():
-            found.add(block[name][inside], weights)
+            found.add(block[name][used], weights)
         for name, different in wholes.items():
-            different.add(block[name][inside])
+            different.add(block[name][used])
     moments.add_rest()
     return moments, counts, wholes
+
+
+def _find_bounds(
+    table: Table, given: _Fields, moments: Moments, train: np.ndarray
+) -> np.ndarray | None:
+    """Bounds of the numbers, where some are fill values; parts of a date on a circle have none."""
+    circle = date_columns(given.numbers, given.widths, given.dated)[0]
+
+    def blocks(some: np.ndarray) -> Iterator[np.ndarray]:
+        for a, b in itertools.pairwise(table.cuts):
+            values = in_parts(table.read(given.numbers, a, b), given.numbers, given.dated)
+            yield values[train[a:b]][:, some]
+
+    return find_bounds(
+        moments.sample,
+        np.where(circle, 0, moments.largest),
+        blocks,
+        [repr(label) for label in given.labels],
+        table.where,
+        INSTEAD if given.lone else MISSING,
+    )
 
 
 def _maybe_names(
@@ -271,25 +302,60 @@ def _scale_amounts(
     amounts = {each.name: each for each in encoder.categories if isinstance(each, Amounts)}
     if not amounts:
         return {}
-    found = {name: Moments(len(each.forms.labels)) for name, each in amounts.items()}
-    for a, b in itertools.pairwise(table.cuts):
-        block, inside = table.read(list(amounts), a, b), train[a:b]
-        weights = None if w is None else w[a:b][inside]
-        for name, each in amounts.items():
-            found[name].add(each.forms.read(block[name][inside]), weights)
+    found = _moments_of_amounts(amounts, table, train, w)
+    lost = {name: int(each.lost.max()) for name, each in found.items()}
+    for name, each in amounts.items():
+        each.bounds = _bounds_of_amounts(each, table, train, found[name])
+    if any(each.bounds is not None for each in amounts.values()):
+        found = _moments_of_amounts(amounts, table, train, w)
     place = len(encoder.shift) + len(encoder.flagged)
     for category in encoder.categories:
         if isinstance(category, Amounts):
             moments = found[category.name]
-            moments.add_rest()
             varies = moments.deviation > 1e-12 * np.maximum(np.abs(moments.mean), 1e-300)
             scaled = varies & (columns.standardise is not False)
             category.shift = moments.mean
             category.scale = np.where(scaled, moments.deviation, 1.0)
-            category.flagged = bool(moments.lost.any())
+            category.flagged = lost[category.name] > 0
             encoder.constant += (place + np.flatnonzero(~varies)).tolist()
         place += category.width
-    return {name: int(each.lost.max()) for name, each in found.items()}
+    return lost
+
+
+def _moments_of_amounts(
+    amounts: dict[str, Amounts], table: Table, train: np.ndarray, w: np.ndarray | None
+) -> dict[str, Moments]:
+    """Moments of the numbers inside texts, within their bounds, column by column."""
+    n = int(train.sum())
+    found = {name: Moments(len(each.forms.labels), n) for name, each in amounts.items()}
+    for a, b in itertools.pairwise(table.cuts):
+        block, used = table.read(list(amounts), a, b), train[a:b]
+        weights = None if w is None else w[a:b][used]
+        for name, each in amounts.items():
+            found[name].add(inside(each.forms.read(block[name][used]), each.bounds), weights)
+    for moments in found.values():
+        moments.add_rest()
+    return found
+
+
+def _bounds_of_amounts(
+    amounts: Amounts, table: Table, train: np.ndarray, moments: Moments
+) -> np.ndarray | None:
+    """Bounds of the numbers inside the texts of one column, where some are fill values."""
+
+    def blocks(some: np.ndarray) -> Iterator[np.ndarray]:
+        for a, b in itertools.pairwise(table.cuts):
+            texts = table.read([amounts.name], a, b)[amounts.name][train[a:b]]
+            yield amounts.forms.read(texts)[:, some]
+
+    return find_bounds(
+        moments.sample,
+        moments.largest,
+        blocks,
+        [repr(f"{amounts.name}: {label}") for label in amounts.forms.labels],
+        table.where,
+        "name those texts in columns=Columns(na_values=[...]) if they stand for missing values",
+    )
 
 
 def _by_target(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,14 @@ from .stream import Stream
 Features = TypeVar("Features", Tensor, Stream)
 
 TOGETHER, MOST_BATCHES = 8 << 20, 64  # bytes and batches that are copied to a GPU at a time
+
+
+def within(X: Tensor, bounds: np.ndarray | None) -> Tensor:
+    """Rows within (2, d) bounds, in the precision they have; as they are where there are none."""
+    if bounds is None:
+        return X
+    low, high = torch.from_numpy(bounds).to(X.device, X.dtype)
+    return X.clamp(low, high)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .amounts import Words, count_forms
+from .bounds import sampled
 
 MOST_VALUES = 100_000  # distinct values of a column that are counted; with more it is hashed
 CHUNK = 8_192  # rows whose moments are computed at once: the same bits however the table is cut
@@ -12,10 +13,11 @@ CHUNK = 8_192  # rows whose moments are computed at once: the same bits however 
 
 class Moments:
     """Mean and deviation of each column, chunk by chunk (Chan's update), without its missing
-    values; weights count rows."""
+    values; weights count rows. And the largest |x| of each column, and a sample of `n` rows."""
 
-    def __init__(self, d: int):
+    def __init__(self, d: int, n: int = 0):
         self.rows, self.lost = 0, np.zeros(d, np.int64)
+        self.largest, self._every, self._some = np.zeros(d), sampled(n, d), [np.empty((0, d))]
         self.mean, self._count, self._squares = np.zeros(d), np.zeros(d), np.zeros(d)
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self.dtype: np.dtype | None = None  # of the first values
@@ -37,6 +39,8 @@ class Moments:
         values, w = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
         if values.dtype == np.float16:  # numpy converts a whole chunk sooner than number by number
             values = values.astype(np.float32)
+        self._some.append(values[-self.rows % self._every :: self._every].copy())
+        self.largest = np.fmax(self.largest, np.fmax.reduce(np.abs(values), axis=0))
         self._waiting, self.rows = [], self.rows + len(values)
         same = bool((w == w[0]).all())
         mean = values.mean(0, dtype=np.float64)
@@ -55,6 +59,11 @@ class Moments:
         self._squares += squares + shift**2 * self._count * share
         self.mean += shift * share
         self._count = total
+
+    @property
+    def sample(self) -> np.ndarray:
+        """Some of the rows, evenly spread over them."""
+        return np.concatenate(self._some)
 
     @property
     def deviation(self) -> np.ndarray:

@@ -27,7 +27,7 @@ from .. import kernels, solvers
 from ..callbacks.listeners import Callback, callbacks_of
 from ..callbacks.progress import show_columns, watch
 from ..conformal import Intervals, Sets
-from ..data import Columns, Encoder, Stream
+from ..data import Columns, Encoder, Stream, Table, matrix, within
 from ..data import learn as learn_columns
 from ..data.account import Account
 from ..data.fitting import chosen_fields
@@ -71,7 +71,7 @@ from .inputs import (
     without_copies,
 )
 from .origin import HeldOut, Origin, fingerprint_of, name_of, origin_of
-from .validation import draw_stratified, largest_of, refuse_too_large
+from .validation import bounds_of, draw_stratified, largest_of, refuse_too_large
 
 log = logging.getLogger("kernelmill")
 
@@ -155,6 +155,7 @@ class KernelEstimator(BaseEstimator):
     _scores: tuple[str, ...]  # that can be asked for
     _fitted_with: dict[str, str]
     _matrix: str | None = None
+    _bounds: np.ndarray | None = None  # of the columns of a matrix with fill values
     _target: str | None = None
     _interrupted = False
     held_out_: HeldOut | None = None
@@ -371,14 +372,14 @@ class KernelEstimator(BaseEstimator):
 
     def _keep_encoder(self, encoder: Encoder | None) -> None:
         """What turns a table into features becomes the model's, now that it is trained."""
-        self.encoder_, self._matrix = None, None
+        self.encoder_, self._matrix, self._bounds = None, None, None
         if encoder is None:
             return
         lone = encoder.plain and len(encoder.inputs) == 1
         self.n_features_in_ = encoder.d if lone else len(encoder.inputs)
         self.__dict__.pop("feature_names_in_", None)
         if lone:
-            self._matrix = encoder.inputs[0]
+            self._matrix, self._bounds = encoder.inputs[0] or None, encoder.bounds
         else:
             self.encoder_, self.feature_names_in_ = encoder, np.array(encoder.inputs, dtype=object)
 
@@ -426,7 +427,7 @@ class KernelEstimator(BaseEstimator):
                 sample_weight = without_copies(table, ["X"], y, sample_weight)
             return rows, self.read_targets(y), sample_weight
         if once:
-            X, encoder = as_table(X, encoder, self.n_features_in_, self._matrix, 0)
+            X, encoder = self._as_table(X)
             sample_weight = without_copies(X, encoder.inputs, y, sample_weight)
         return self._through(X, lambda features: features), y, sample_weight
 
@@ -564,15 +565,20 @@ class KernelEstimator(BaseEstimator):
     def _encode(
         self, opened: Opened, Y: Tensor, keep: Tensor, held: Tensor | None, w: Tensor
     ) -> tuple[Tensor | Stream, Encoder | None]:
-        """A table's rows as features, and what makes them; tensors are left as they are."""
+        """A table's rows as features, and what makes them; tensors are left as they are, but for
+        fill values.
+        """
         if not isinstance(opened.X, Given):
-            return opened.X, None
+            X = opened.X
+            bounds = bounds_of(X, keep) if self._warm() is None else self._bounds
+            made = None if bounds is None else matrix("", X.shape[1], "float32", bounds)
+            return within(X, bounds), made
         table, columns = opened.X.table, self.columns or Columns()
         train = np.zeros(table.n, bool)
         train[keep.numpy()] = True
         out = None if held is None else np.isin(np.arange(table.n), held.numpy())
         if self._warm() is not None:  # centers are in the features of the first fit
-            table, encoder = as_table(table, self.encoder_, self.n_features_in_, self._matrix, 0)
+            table, encoder = self._as_table(table)
         else:
             table = columns.named(table)
             encoder = learn_columns(
@@ -640,7 +646,7 @@ class KernelEstimator(BaseEstimator):
                 " impute them first."
             )
         refuse_too_large(largest, X.dtype, "X")
-        return rows
+        return rows if reset else within(rows, self._bounds)
 
     def _check_on_gpu(self, X: Tensor, reset: bool) -> Tensor:
         """The same checks for rows that are on a GPU already, where they stay."""
@@ -660,7 +666,7 @@ class KernelEstimator(BaseEstimator):
         refuse_too_large(
             largest, np.dtype("float64" if X.dtype == torch.float64 else "float32"), "X"
         )
-        return X.contiguous()
+        return X.contiguous() if reset else within(X, self._bounds).contiguous()
 
     def _hold_out(
         self, n: int, default: float, drawn: int | None, labels: np.ndarray | None = None
@@ -750,6 +756,11 @@ class KernelEstimator(BaseEstimator):
             )
         return X.to_numpy()
 
+    def _as_table(self, X: DataLike, in_memory: int = 0) -> tuple[Table, Encoder]:
+        """Rows as a table, and what makes features of them: see as_table."""
+        encoder, d = getattr(self, "encoder_", None), self.n_features_in_
+        return as_table(X, encoder, d, self._matrix, in_memory, self._bounds)
+
     @in_own_modes()
     @together("model_.comm")
     def _through(self, X: DataLike, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -764,13 +775,7 @@ class KernelEstimator(BaseEstimator):
             if encoder is None and not is_table_like(X):
                 return function(self._check_X(X, reset=False))
             agree(self.model_.comm, {"call": "predict, of a table"})
-            table, encoder = as_table(
-                X,
-                encoder,
-                self.n_features_in_,
-                getattr(self, "_matrix", None),
-                self._host_bytes(self.model_.comm) // 4,
-            )
+            table, encoder = self._as_table(X, self._host_bytes(self.model_.comm) // 4)
             agree(
                 self.model_.comm, {"call": "predict, of a table", "rows to predict": str(table.n)}
             )
@@ -812,9 +817,7 @@ class KernelEstimator(BaseEstimator):
 
     def share_of_far_rows(self, X: DataLike, most: int = 20_000) -> float:
         """The share of rows, of `most` from all over a table, whose novelty is above 1."""
-        table, encoder = as_table(
-            X, getattr(self, "encoder_", None), self.n_features_in_, self._matrix, 0
-        )
+        table, encoder = self._as_table(X)
         far, rows, unit = 0, 0, usual_distance(self.model_)
         for start, stop in spread(table.n, most):
             features = torch.tensor(encoder.encode(table, start, stop))
@@ -943,7 +946,8 @@ class KernelEstimator(BaseEstimator):
         write_onnx(
             path,
             self.model_,
-            getattr(self, "encoder_", None),
+            getattr(self, "encoder_", None)
+            or matrix("X", self.n_features_in_, "float32", self._bounds),
             classes,
             getattr(self, "_calibration", None),
             getattr(self, "decision_bias_", None),
@@ -1000,6 +1004,7 @@ class KernelEstimator(BaseEstimator):
         "y_ndim_",
         "rows_seen_",
         "_matrix",
+        "_bounds",
         "_stands",
         "_weight_seen",
         "_target",

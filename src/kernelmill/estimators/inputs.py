@@ -201,11 +201,16 @@ def _column(table: Table, name: str, what: str) -> np.ndarray:
 
 
 def as_table(
-    X: DataLike, encoder: Encoder | None, d: int, name: str | None, in_memory: int
+    X: DataLike,
+    encoder: Encoder | None,
+    d: int,
+    name: str | None,
+    in_memory: int,
+    bounds: np.ndarray | None = None,
 ) -> tuple[Table, Encoder]:
     """Something to predict as a table, and the encoder for it; an array has the training columns
     in their order. `name` is the matrix that a model without an encoder was trained on, where it
-    had one.
+    had one; `bounds` are those of its columns.
     """
     if shuffled(X):
         raise InputError(
@@ -222,7 +227,7 @@ def as_table(
             )
         name = name if name in fitting else fitting[0]
         kind = str(table.read([name], 0, min(1, table.n))[name].dtype)
-        return table, matrix(name, d, kind)
+        return table, matrix(name, d, kind, bounds)
     if isinstance(X, list) or (
         not is_table(X) and not isinstance(X, dict) and not hasattr(X, "columns")
     ):

@@ -233,7 +233,7 @@ def _scores(
 ) -> tuple[np.ndarray, Sizes]:
     """(bandwidths, ridges) of the rows kept out, and how large the models were."""
     source, device = data.source, data.source.device
-    own = request.centers_given(source.d, data.rows.X.dtype)
+    own = request.centers_given(source.d, data.rows.X.dtype, data.rows.bounds)
     p = request.n_centers or source.n if own is None else len(own)
     # Own centers are no rows, however many there are.
     rows_of = max(source.n, p + 1) if own is not None else source.n

@@ -4,10 +4,13 @@ merged.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.bounds import INSTEAD, find_bounds, sampled
 from ..errors import InputError
 from ..types import DataLike
 
@@ -80,6 +83,20 @@ def largest_of(X: Tensor) -> float:
         return torch.tensor(bits, dtype=torch.int16).view(X.dtype).item()
     low, high = torch.aminmax(X)
     return max(abs(low.item()), abs(high.item()))
+
+
+def bounds_of(X: Tensor, keep: Tensor) -> np.ndarray | None:
+    """(2, d) bounds of the columns, where these rows have fill values: see find_bounds."""
+    keep = keep.to(X.device)
+    sample = X[keep[:: sampled(len(keep), X.shape[1])]].double().cpu().numpy()
+
+    def blocks(some: np.ndarray) -> Iterator[np.ndarray]:
+        columns = torch.from_numpy(some).to(X.device)
+        for part in keep.split(1 << 16):
+            yield X[part[:, None], columns].double().cpu().numpy()
+
+    names = [f"column {j}" for j in range(X.shape[1])]
+    return find_bounds(sample, largest_of(X), blocks, names, "X", INSTEAD)
 
 
 def refuse_too_large(largest: float, dtype: np.dtype, argument: str) -> None:

@@ -123,7 +123,7 @@ def begin(request: Request, data: Data, store: NoRun, warm: Warm | None) -> Star
     """
     if warm is not None:
         warm.check(request, data)
-    own = request.centers_given(data.source.d, data.rows.X.dtype)
+    own = request.centers_given(data.source.d, data.rows.X.dtype, data.rows.bounds)
     store.identify(lambda: identify(request, data))
     plan = request.plan if store.choices is None else store.choices["plan"]
     return Start(plan, warm, own, store.choices, store.saved)

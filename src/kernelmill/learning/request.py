@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .. import centers as ways
 from .. import kernels, solvers
+from ..data import within
 from ..errors import InputError, one_of
 from ..kernels import Kernel
 from ..planning.arguments import unless_auto, whole
@@ -130,8 +131,12 @@ class Request:
         """The settings that a warm start keeps, as text."""
         return {name: repr(self.settings[name]) for name in KEPT if name in self.settings}
 
-    def centers_given(self, d: int, dtype: torch.dtype) -> Tensor | None:
-        """The user's own centers, of the model's own memory; None where they are to be chosen."""
+    def centers_given(
+        self, d: int, dtype: torch.dtype, bounds: np.ndarray | None = None
+    ) -> Tensor | None:
+        """The user's own centers within (2, d) bounds, of the model's own memory; None where they
+        are to be chosen.
+        """
         if isinstance(self.centers, str):
             return None
         Z = self.centers
@@ -141,7 +146,7 @@ class Request:
                 f"centers of shape {shape} were given, expected (p, {d}): a row per center, a"
                 " column per feature."
             )
-        Z = Z.to(dtype, copy=True)
+        Z = within(Z.to(dtype, copy=True), bounds)
         if not torch.isfinite(Z).all():
             raise InputError("centers contain NaN or infinity; give finite rows.")
         if self.n_centers is not None and self.n_centers != len(Z):

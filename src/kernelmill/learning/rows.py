@@ -95,6 +95,11 @@ class Rows:
         return {} if self.encoder is None else self.encoder.seen_as
 
     @property
+    def bounds(self) -> np.ndarray | None:
+        """(2, d) of rows that are used as they are but for fill values."""
+        return None if self.encoder is None or not self.encoder.plain else self.encoder.bounds
+
+    @property
     def regression(self) -> bool:
         return self.codes is None
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..data import Encoder
+from ..data.bounds import check_bounds
 from ..distributed.team import Alone, Communicator, is_alone, shard
 from ..errors import InputError, ModelFileError, writing
 from ..kernels import Kernel
@@ -74,6 +75,7 @@ FITTED: dict[str, type | UnionType] = {
     "y_ndim_": int,
     "rows_seen_": int,
     "_matrix": str | None,
+    "_bounds": np.ndarray | None,
     "_stands": int,
     "_weight_seen": float,
     "_target": str | None,
@@ -586,6 +588,8 @@ def _check_extra(folder: Path, extra: Extra, d: int | None, outputs: int) -> Non
     floor = fitted.get("floor_", 0.0)
     if not wrong and not (0 < floor < 1 or (floor == 0 and "log_slope_" not in fitted)):
         wrong.append(("floor_", floor))
+    if not wrong and (bounds := fitted.get("_bounds")) is not None and d is not None:
+        check_bounds(bounds, d)
     if d is not None and fitted["n_features_in_"] != d:
         wrong.append(("n_features_in_", fitted["n_features_in_"]))
     if wrong:
