@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
-from sklearn.metrics import log_loss, r2_score
+from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score
 
 from kernelmill import KernelClassifier, KernelRegressor, load
 from kernelmill.data.account import Account
@@ -112,6 +112,26 @@ def test_classes_end_with_a_score_of_rows_they_did_not_see(classes):
     apart = KernelClassifier(validation_fraction=0.25, **QUICK).fit(X, labels).held_out_
     assert apart["rows"] == N // 4 and apart["how"] == "kept out"
     assert KernelClassifier(**QUICK).fit(X, np.zeros(N)).held_out_ is None
+
+
+@pytest.mark.parametrize("fraction", [None, 0.5])
+def test_held_out_scores_count_rows_and_not_the_weights_of_classes(fraction):
+    rng = np.random.default_rng(1)
+    x, fresh = rng.normal(size=(2000, 2)), rng.normal(size=(4000, 2))
+    # Of the rows beyond .5 fifteen in a hundred: all of them are, by weights of classes.
+    labels, truth = ((r[:, 0] > 0.5) & (rng.random(len(r)) < 0.15) for r in (x, fresh))
+    settings = {**QUICK, "ridge": 10.0, "class_weight": "balanced"}
+    settings["validation_fraction"] = fraction
+    model = KernelClassifier(**settings).fit(x, labels)
+    recall = balanced_accuracy_score(truth, model.predict(fresh))
+    accuracy = model.score(fresh, truth)
+    assert abs(accuracy - recall) > 0.05
+    held = model.held_out_["scores"]["accuracy"]
+    assert abs(held - accuracy) < 0.03
+    if fraction is not None:
+        assert held == pytest.approx(np.trace(model.confusion_) / model.confusion_.sum())
+    weighted = KernelClassifier(**settings).fit(x, labels, 1.0 + 9 * labels)
+    assert weighted.held_out_["scores"]["accuracy"] != pytest.approx(held, abs=1e-3)
 
 
 def test_a_model_says_who_made_it(tmp_path):

@@ -565,8 +565,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         found = calibrate(values, targets, w, shares)
         self.decision_bias_ = self._decide(found, values, targets, w)
         if how:
-            chances = torch.softmax(found.logits(values), 1)
-            self.held_out_ = held_out_classes(chances, targets.double(), w.double(), how)
+            logits = found.logits(values)
+            chances, decided = (
+                torch.softmax(logits, 1),
+                logits + torch.from_numpy(self.decision_bias_),
+            )
+            alone = w[:, None].double() * targets / self._counts_as  # without weights of classes
+            rows, shares = alone.sum(1), alone / alone.sum(1, keepdim=True).clamp(min=1e-300)
+            self.held_out_ = held_out_classes(chances, decided, shares, rows, how)
             self.sets_ = Sets.of(chances, targets.double(), w.double(), how, self._counts_as)
         return found
 

@@ -66,10 +66,15 @@ def held_out_numbers(values: Tensor, targets: Tensor, w: Tensor, how: str) -> He
     return _held_out(names, values, targets, w, how)
 
 
-def held_out_classes(probabilities: Tensor, targets: Tensor, w: Tensor, how: str) -> HeldOut:
-    """Of classes: probabilities, and targets of 0 and 1."""
-    names = ["accuracy", "roc_auc"] if bool((targets.sum(0) > 0).all()) else ["accuracy"]
-    found = _held_out(names, probabilities, targets, w, how)
+def held_out_classes(
+    probabilities: Tensor, decided: Tensor, targets: Tensor, w: Tensor, how: str
+) -> HeldOut:
+    """Of classes: probabilities, what is largest for the class that is decided for, and targets of
+    0 and 1.
+    """
+    found = _held_out(["accuracy"], decided, targets, w, how)
+    if bool((targets.sum(0) > 0).all()):
+        found["scores"]["roc_auc"] = score("roc_auc", probabilities, targets, w)
     logs = (targets * probabilities.clamp(min=1e-300).log()).sum(1)
     found["scores"]["log_loss"] = -((w * logs).sum() / w.sum()).item()  # they are calibrated
     return found
