@@ -130,6 +130,23 @@ def test_the_whole_way(files):
     assert (files / "m.onnx").stat().st_size > 1000
 
 
+def test_no_cell_of_a_safe_csv_file_is_a_formula(files):
+    rows = shops(60)[["size"]].assign(code=np.arange(60) - 30.0)
+    rows["kind"] = np.where(rows["code"] > 0, "=HYPERLINK(1)", "@SUM(1)")
+    rows["=cmd|x"] = ["+1", "-2.5e3", "-2+3", "\tx", "plain", None] * 10
+    rows.to_csv("rows.csv", index=False)
+    typed("train", "rows.csv", "--target", "kind", "--out", "m", "--n-centers", "50")
+    line = ["predict", "m", "rows.csv", "--keep", "=cmd|x,code"]
+    typed(*line, "--out", "raw.csv")
+    typed(*line, "--out", "safe.csv", "--safe-csv")
+    raw, safe = (pd.read_csv(name, dtype=str) for name in ("raw.csv", "safe.csv"))
+    assert set(raw["prediction"]) == {"=HYPERLINK(1)", "@SUM(1)"} and "=cmd|x" in raw
+    assert set(safe["prediction"]) == {"'=HYPERLINK(1)", "'@SUM(1)"}
+    assert safe["'=cmd|x"][:5].tolist() == ["+1", "-2.5e3", "'-2+3", "'\tx", "plain"]
+    assert (safe["code"].astype(float) == rows["code"]).all()
+    assert "no .csv" in typed(*line, "--out", "p.parquet", "--safe-csv", code=2)
+
+
 def test_classes_are_told_from_their_labels(files):
     text = typed("train", "train.csv", "--target", "sold", "--out", "m", "--n-centers", "300")
     assert "classification" in text and "'sold' has 2 labels" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     Columns = dict[str, np.ndarray | pa.Array | pa.ChunkedArray]
 
 ENDINGS = (".parquet", ".csv", ".npy")
+# How a cell begins that a spreadsheet takes for a formula (owasp.org, CSV injection), and what is a
+# number and none.
+FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 USUAL = 0.9  # of the targets, that lie in their intervals
 
 
@@ -51,6 +57,13 @@ def predict(
             help="Columns of the data to copy next to the predictions, separated by commas."
         ),
     ] = None,
+    safe_csv: Annotated[
+        bool,
+        typer.Option(
+            "--safe-csv",
+            help="In .csv, put a ' before texts that a spreadsheet would take for a formula.",
+        ),
+    ] = False,
     part: Part = None,
     json_: AsJson = False,
     debug: Debug = False,
@@ -61,6 +74,8 @@ def predict(
     if coverage is not None and not intervals:
         raise InputError(f"--coverage {coverage:g} was given without --intervals; add it.")
     _check_out(out, data, tables_only=bool(keep or intervals))
+    if safe_csv and out.suffix.lower() != ".csv":
+        raise InputError(f"--safe-csv was given with --out {str(out)!r}, which is no .csv file.")
     estimator = load(model, ranks="auto").set_params(verbose=int(rank() == 0))
     table = table_of(data, part or "test", kinds=estimator.kinds())
     kept = _kept(table, keep.split(",") if keep else [])
@@ -74,7 +89,7 @@ def predict(
         )
     columns = {**kept, **made}
     if rank() == 0:
-        write_predictions(out, columns)
+        write_predictions(out, columns, safe_csv)
     if json_:
         as_json({"out": str(out), "rows": table.n, "columns": list(columns)})
     else:
@@ -128,14 +143,21 @@ def _predictions(
     return made
 
 
-def write_predictions(path: Path, columns: Columns) -> None:
-    """Write columns as .npy, .csv or .parquet; what was there stays whole until they are."""
+def write_predictions(path: Path, columns: Columns, safe_csv: bool = False) -> None:
+    """Write columns as .npy, .csv or .parquet; what was there stays whole until they are.
+
+    safe_csv: texts that a spreadsheet would take for a formula get a ' before them, in a CSV file.
+    """
     from ..storage.atomic import aside
 
     ending = path.suffix.lower()
-    write = {".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}[ending]
+    write: dict[str, Callable[[Columns, Path], None]] = {
+        ".npy": _write_npy,
+        ".csv": partial(_write_csv, safe=safe_csv),
+        ".parquet": _write_parquet,
+    }
     with aside(path) as beside:
-        write(columns, beside)
+        write[ending](columns, beside)
 
 
 def _write_npy(columns: Columns, path: Path) -> None:
@@ -155,20 +177,35 @@ def _write_parquet(columns: Columns, path: Path) -> None:
     need("pyarrow.parquet").write_table(_arrow(columns), path)
 
 
-def _write_csv(columns: Columns, path: Path) -> None:
+def _write_csv(columns: Columns, path: Path, safe: bool = False) -> None:
     """Without quotes where none are needed: a kept number is then written as it stood."""
     table = _arrow(columns)
     import pyarrow as pa
     from pyarrow import csv
 
     for i, field in enumerate(table.schema):
+        values = table.column(i)
         if pa.types.is_dictionary(field.type):  # which Arrow's CSV writer does not take
-            values = table.column(i).cast(field.type.value_type)
-            table = table.set_column(i, field.name, values)
+            values = values.cast(field.type.value_type)
+        if safe and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            values = _without_formulas(values)
+        table = table.set_column(i, field.name, values)
+    if safe:
+        table = table.rename_columns(_without_formulas(pa.array(table.column_names)).to_pylist())
     try:
         csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
     except pa.ArrowInvalid:
         csv.write_csv(table, path)
+
+
+def _without_formulas(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Texts with a ' before those that a spreadsheet would take for a formula; numbers as they
+    are.
+    """
+    from pyarrow import compute
+
+    marked = compute.replace_substring_regex(texts, pattern=FORMULA, replacement=r"'\0")
+    return compute.if_else(compute.match_substring_regex(texts, NUMBER), texts, marked)
 
 
 def _arrow(columns: Columns) -> pa.Table:
