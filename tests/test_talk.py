@@ -14,7 +14,6 @@ from types import FunctionType, SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from kernelmill import KernelRegressor, load
@@ -23,11 +22,12 @@ from kernelmill.callbacks.progress import ProgressBar
 from kernelmill.cli import app
 from kernelmill.cli.evaluate import _score
 from kernelmill.cli.glance import glance
-from kernelmill.errors import warn
+from kernelmill.errors import InputError, OutputError, warn
 from kernelmill.kernels import Laplacian
 from kernelmill.learning.choose import Trace
 from kernelmill.solvers import Event
 from kernelmill.tuning.sample import Effort
+from kernelmill.words import Terminal
 
 g = np.random.default_rng(0)
 
@@ -42,7 +42,7 @@ def shown(monkeypatch):
 
 def test_a_bar_ends_at_the_end_and_counts_its_own_rows(shown, monkeypatch):
     monkeypatch.setattr(
-        progress, "Console", lambda file: Console(file=file, force_terminal=True, width=120)
+        progress, "Terminal", lambda file: Terminal(file=file, force_terminal=True, width=120)
     )
     bar = ProgressBar()
     for event in (
@@ -53,6 +53,28 @@ def test_a_bar_ends_at_the_end_and_counts_its_own_rows(shown, monkeypatch):
         bar(event)
     said = shown.getvalue()
     assert "100%" in said and "750 rows/s" in said and "3,000 rows/s" not in said
+
+
+def test_what_is_tried_is_shown_and_not_obeyed(shown, monkeypatch):
+    monkeypatch.setattr(
+        progress, "Terminal", lambda file: Terminal(file=file, force_terminal=True, width=120)
+    )
+    line = progress.ChoosingLine()
+    line("by \x1b]0;owned\x07 [bold]", 0.5, 0.4, 3.0)
+    said = shown.getvalue()
+    assert "by \\x1b]0;owned" in said and " [bold]: 0.5" in said and "\x1b]" not in said
+    assert said.endswith("\r")  # the next is written over it
+
+
+def test_errors_and_warnings_write_control_characters_out():
+    with pytest.warns(UserWarning) as caught:
+        warn("a label of \x1b[31m and \x9b")
+    assert str(caught[0].message) == "a label of \\x1b[31m and \\x9b"
+    for kind in (InputError, OutputError):
+        assert (
+            str(kind("two\nlines,\tand \x1b]0;owned\x07")) == "two\nlines,\tand \\x1b]0;owned\\x07"
+        )
+    assert str(OutputError(5, "a file \x07")) == "a file \\x07"
 
 
 def test_a_bar_that_was_interrupted_does_not_claim_the_end(shown):

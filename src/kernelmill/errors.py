@@ -15,12 +15,18 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 
+from .words import visible
+
 PACKAGE = str(Path(__file__).parent)
 BETWEEN = ("contextlib", "functools", "torch", "sklearn", "joblib")  # that may call this library
 
 
 class KernelmillError(Exception):
     """Base of every error raised on purpose by this library."""
+
+    def __str__(self) -> str:
+        # It may name columns and labels, which others have written.
+        return visible(super().__str__())
 
 
 class InputError(KernelmillError, ValueError):
@@ -40,7 +46,7 @@ class OutputError(KernelmillError, OSError):
 
     def __str__(self) -> str:
         # The sentence alone, without the number of the error.
-        return self.strerror or super().__str__()
+        return visible(self.strerror) if self.strerror else super().__str__()
 
 
 class NoFolderError(OutputError, FileNotFoundError):
@@ -141,7 +147,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     level = 1
     while (frame := sys._getframe(level)).f_back is not None and _is_inside(frame):
         level += 1
-    warnings.warn(message, category, stacklevel=level + 1)
+    warnings.warn(visible(message), category, stacklevel=level + 1)
 
 
 def _is_inside(frame: FrameType) -> bool:

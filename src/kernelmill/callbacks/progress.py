@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Generator, Sequence
 
-from rich.console import Console
+from rich.control import Control
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import ControlType
 
 from ..data.account import Account
 from ..planning.plan import Plan
 from ..solvers import Event
-from ..words import aside
+from ..words import Terminal, aside, visible
 
 EVERY = 10.0  # seconds between two lines where there is no terminal
 
@@ -32,7 +33,7 @@ class ProgressBar:
                 TextColumn("{task.fields[rate]} rows/s{task.fields[loss]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
-                console=Console(file=aside()),
+                console=Terminal(file=aside()),
             )
             self._bar.start()
             self._interrupted, self._last = False, time.monotonic()
@@ -51,7 +52,7 @@ class ProgressBar:
         self._say(event, rate)
         self._interrupted = self._interrupted or event.kind == "interrupted"
         if event.note:
-            self._bar.console.print(event.note)
+            self._bar.console.print(event.note, markup=False)
         if event.kind == "end":
             if not self._interrupted:  # also where fewer rows were enough
                 self._bar.update(self._task, completed=max(1, event.rows_total))
@@ -80,7 +81,7 @@ def watch(pieces: Sequence[Piece], show: bool) -> Generator[Piece]:
     if not show or len(pieces) < 2:
         yield from pieces
         return
-    console, total = Console(file=aside()), pieces[-1][1]
+    console, total = Terminal(file=aside()), pieces[-1][1]
     last = start = time.monotonic()
     with Progress(
         TextColumn("{task.description}"),
@@ -111,7 +112,7 @@ class ChoosingLine:
     """
 
     def __init__(self) -> None:
-        self._console = Console(file=aside())
+        self._console = Terminal(file=aside())
         self._last = time.monotonic()
 
     def __call__(self, label: str, score: float, best: float, left: float) -> None:
@@ -119,21 +120,23 @@ class ChoosingLine:
         text = f"choosing: best (lowest) score {best:.4g}{until}; {label}: {score:.4g}"
         if self._console.is_terminal:
             width = self._console.width - 1
-            self._console.print(text[:width].ljust(width), end="\r", highlight=False)
+            line = visible(text)[:width].ljust(width)
+            self._console.print(line, end="", highlight=False, markup=False)
+            self._console.control(Control(ControlType.CARRIAGE_RETURN))
         elif time.monotonic() - self._last >= EVERY:
             self._last = time.monotonic()
-            self._console.print(text, highlight=False, soft_wrap=True)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_columns(account: Account) -> None:
     """Say on the terminal what the columns of a table became."""
-    console = Console(file=aside())
+    console = Terminal(file=aside())
     console.print(str(account), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def announce(plan: Plan) -> None:
     """Say on the terminal what is about to happen."""
-    Console(file=aside()).print(plan_line(plan), highlight=False, soft_wrap=True)
+    Terminal(file=aside()).print(plan_line(plan), highlight=False, soft_wrap=True)
 
 
 def plan_line(plan: Plan) -> str:

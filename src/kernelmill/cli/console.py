@@ -8,20 +8,18 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import ParamSpec
 
 import typer
 from rich import markup
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console
 
 from .. import errors
-from ..words import aside
+from ..words import Terminal, aside, visible
 
 BUG, USAGE, DATA, MODEL, CHECKPOINT, WRITING, MEMORY, LOST, ODD = range(1, 10)
 INTERRUPTED = 130
@@ -48,33 +46,12 @@ CODE_OF: dict[type[BaseException], int] = {  # the first that fits
     errors.RankError: LOST,
     errors.KernelmillError: USAGE,
 }
-# Control characters, overrides of the direction of writing, and surrogates: a terminal would obey
-# them instead of showing them.
-CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 P = ParamSpec("P")
-
-
-def visible(text: str) -> str:
-    """The text with control characters written out, as \\x1b; line breaks and tabs stay."""
-    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def escape(name: str) -> str:
     """A name out of a file, for rich: no markup, no control characters, one line."""
     return markup.escape(visible(name).replace("\n", "\\n").replace("\t", "\\t"))
-
-
-class Terminal(Console):
-    """A console that shows control characters instead of obeying them: names in data and models
-    are written by others."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for part in super().render(renderable, options):
-            yield part if part.control else Segment(visible(part.text), part.style)
 
 
 def rank() -> int:
