@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -106,8 +107,10 @@ def test_intervals_follow_the_noise():
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_left_out_values_are_those_of_models_without_the_row(times):
-    """Of rows that are there several times, one of them is left out."""
+def test_scores_are_those_of_models_without_the_row(times):
+    """Of rows that are there several times, one of them is left out; what that takes off
+    predictions on average is added.
+    """
     X, y = rows(60)
     X = np.repeat(X, times, axis=0)
     y = np.repeat(y, times) + 0.3 * rng.normal(size=len(X))
@@ -122,8 +125,51 @@ def test_left_out_values_are_those_of_models_without_the_row(times):
         alpha = np.linalg.solve(
             K[np.ix_(others, others)] + ridge * np.eye(n - 1), y[others] - center
         )
-        residual = y[i] - center - K[i, others] @ alpha
+        without = K[:, others] @ alpha
+        more = np.mean(model.predict(X) - center - without)
+        residual = y[i] - center - without[i] - more
         assert np.abs(kept - residual).min() < 1e-8
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+@pytest.mark.parametrize(
+    "n, more",
+    [(100, {}), (600, {"n_centers": 150}), (2600, {}), (6000, {"n_centers": 100})],
+    ids=["each", "centers", "nearest", "some"],
+)
+def test_targets_of_which_most_are_one_value_are_inside_as_often_as_asked_for(n, more, share):
+    """Where columns say nothing, rows of that value have nearly the same residual: a bias, however
+    small, takes all of them to one side of a limit.
+    """
+    draw, found = np.random.default_rng(0), []
+    for _ in range(20 if n < 1000 else 1):
+        X = draw.normal(size=(n + 2000, 4))
+        many = draw.random(n + 2000) < share
+        y = np.where(many, 7.5, np.exp(draw.normal(size=n + 2000) + 3))
+        model = KernelRegressor(
+            kernel=kernels.Matern(300.0, nu=1.5), ridge=1000.0, solver="direct", **more
+        )
+        model.fit(X[:n], y[:n])
+        found.append([inside(model, X[n:], y[n:], coverage) for coverage in (0.5, 0.9)])
+    np.testing.assert_allclose(np.mean(found, 0), [0.5, 0.9], atol=0.03)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1000.3])
+def test_targets_that_are_all_the_same_lie_inside(value):
+    X, _ = rows(300)
+    model = KernelRegressor(**FIXED).fit(X[:200], np.full(200, value))
+    assert inside(model, X, np.full(300, value), 0.5) == 1.0
+
+
+@pytest.mark.parametrize("uncertainty", ["conformal", "posterior"])
+@pytest.mark.parametrize("atom", [0.0, 0.9])
+def test_an_interval_lies_in_those_of_higher_coverage(uncertainty, atom):
+    X, y = rows(400)
+    y[rng.random(400) < atom] = 0.0
+    model = KernelRegressor(**FIXED, uncertainty=uncertainty).fit(X, y)
+    found = [model.predict_interval(X, share) for share in (0.01, 0.3, 0.5, 0.8, 0.9, 0.97)]
+    for (lower, upper), (lower_wide, upper_wide) in pairwise(found):
+        assert (lower_wide <= lower).all() and (upper <= upper_wide).all()
 
 
 @pytest.mark.parametrize("n", [400, 4000])

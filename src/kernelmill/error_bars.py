@@ -16,6 +16,8 @@ from .conformal import Intervals, check_coverage
 from .errors import InputError
 from .model import KernelModel
 
+ROUNDING = 4  # units in the last place, by which limits may be off
+
 
 @dataclass(frozen=True)
 class ErrorBars(ABC):
@@ -39,6 +41,16 @@ class ErrorBars(ABC):
     @abstractmethod
     def draw(self, rows: int, count: int, generator: np.random.RandomState) -> np.ndarray:
         """(rows, c, count) residuals that targets might have, in sizes."""
+
+    def interval(self, beside: Tensor, coverage: float) -> tuple[Tensor, Tensor]:
+        """(r, c) limits between which so large a share of targets lies, of what `beside` gives;
+        rounded outward, so that targets that are all the same lie inside.
+        """
+        middle, size = beside.unbind(-1)
+        low, high = (size * torch.from_numpy(edge).to(size) for edge in self.limits(coverage))
+        digits = ROUNDING * torch.finfo(size.dtype).eps
+        wide = digits * (middle.abs() + torch.maximum(low.abs(), high.abs()))
+        return middle + low - wide, middle + high + wide
 
     def beside(self, features: Tensor) -> Tensor:
         """(r, c, 2) values, and sizes."""

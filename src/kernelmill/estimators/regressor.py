@@ -309,12 +309,13 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             keep = data.rows.keep
             at = found.rows if keep is None else keep.cpu()[found.rows]
             place, each = data.rows.each.of(at)
-            found = Leverage(found.rows[place], found.values[place], found.lever[place])
+            found = Leverage(*(part[place] for part in found))
             share, w = each.w.double() / w[place], each.w.double()
             X, said = X[place.to(X.device)], said[place]
             targets = (each.y.double() - mean) / scale
-        values = found.without(said, targets, share)
-        return Left(X, values * scale + mean, targets * scale + mean, w, IN_TURN)
+        values, less = found.without(said, targets, share)
+        values, targets = (part * scale + mean for part in (values, targets))
+        return Left(X, values, targets, w, IN_TURN, less * scale)
 
     @in_own_modes(gradients=True)
     def partial_fit(
@@ -453,12 +454,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
             The share of targets that lie inside.
         """
         bars = self._error_bars()
-        low, high = bars.limits(coverage)
-        both = self._through(X, bars.beside)
-        middle, size = both[..., 0], both[..., 1]
-        edges = (middle + size * torch.from_numpy(edge).to(size) for edge in (low, high))
-        lower, upper = (self._shaped(X, edge) for edge in edges)
-        return lower, upper
+        bars.limits(coverage)  # what is refused is refused before anything is read
+        lower, upper = bars.interval(self._through(X, bars.beside), coverage)
+        return self._shaped(X, lower), self._shaped(X, upper)
 
     @in_own_modes()
     def sample(
@@ -546,8 +544,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         limits = {}
         for coverage in coverages:
             with suppress(InputError):
-                low, high = bars.limits(coverage)
-                limits[coverage] = self._flat(found + size * low), self._flat(found + size * high)
+                lower, upper = bars.interval(both, coverage)
+                limits[coverage] = self._flat(lower.cpu().numpy()), self._flat(upper.cpu().numpy())
         return self._flat(found), self._flat(size * bars.deviation), limits
 
     def _flat(self, found: np.ndarray) -> np.ndarray:

@@ -29,20 +29,32 @@ HIGHEST = 1 - 1e-9  # leverage
 
 
 class Leverage(NamedTuple):
-    """Numbers of rows, what ridge regression says of each, (m, c), in the units of the source, and
-    the leverage of each, (m,).
+    """Numbers of rows, what ridge regression says of each, (m, c), in the units of the source, the
+    leverage of each, (m,), and its influence, (m,): by how much predictions of all rows move, on
+    average, where its target moves by 1.
     """
 
     rows: Tensor
     values: Tensor
     lever: Tensor
+    influence: Tensor
 
-    def without(self, said: Tensor, targets: Tensor, share: Tensor) -> Tensor:
-        """(m, c) what a model that said so of rows would have said without them; `share` is that
-        of the row's weight that is left out.
+    @classmethod
+    def of(cls, rows: Tensor, values: Tensor, lever: Tensor, w: Tensor, n: int) -> Leverage:
+        """From a model of n rows. The last column of the values is of targets that are 1: WH, H the
+        hat matrix, is symmetric, so that it tells the sums of H's columns.
+        """
+        influence = w * values[:, -1] / n
+        return cls(rows, values[:, :-1].cpu(), lever.cpu(), influence.cpu())
+
+    def without(self, said: Tensor, targets: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+        """(m, c) what a model that said so of rows would have said without them, and how much less
+        it would then have said of other rows, on average; `share` is that of the row's weight that
+        is left out.
         """
         h = (self.lever * share).clamp(0, HIGHEST)[:, None]
-        return said - (targets - self.values) * h / (1 - h)
+        residual = (targets - self.values) / (1 - h)
+        return said - h * residual, (self.influence * share)[:, None] * residual
 
 
 def leverages(
@@ -62,9 +74,13 @@ def leverages(
     L, info = torch.linalg.cholesky_ex(K + torch.diag(shift + 1e-12 * len(K)))
     if info.item():
         return None
-    C = torch.cholesky_inverse(L)
+    C, Y = torch.cholesky_inverse(L), _with_ones(Y)
     values = Y - shift[:, None] * (C @ Y)
-    return Leverage(rows, values.cpu(), (1 - shift * C.diagonal()).cpu())
+    return Leverage.of(rows, values, 1 - shift * C.diagonal(), w, source.n)
+
+
+def _with_ones(Y: Tensor) -> Tensor:
+    return torch.cat([Y, torch.ones_like(Y[..., :1])], -1)
 
 
 def _taken(source: Source, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,13 +93,15 @@ def _of_nearest(kernel: Kernel, ridge: float, source: Source, budget: int) -> Le
     """Left out, a row is off by r and might be by v + λ; with it, by r λ/(v + λ)."""
     judge = Nearby.within(kernel, source, budget // 3, NEAREST[source.device.type == "cuda"], 0)
     grams = judge.grams(kernel) if len(judge.X) else []
+    grams = [one._replace(Y=_with_ones(one.Y)) for one in grams]
     found = judge.moments(kernel, grams, max(ridge, LEAST)) if grams else None
     if found is None:
         return None
     values, variances = found
     own = max(ridge, LEAST) / judge.w / variances
-    full = judge.Y - (judge.Y - values) * own[:, None]
-    return Leverage(judge.rows, full.cpu(), (1 - own).cpu())
+    Y = _with_ones(judge.Y)
+    full = Y - (Y - values) * own[:, None]
+    return Leverage.of(judge.rows, full, 1 - own, judge.w, grams[0].Y.shape[1])
 
 
 def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) -> Leverage | None:
@@ -101,7 +119,7 @@ def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) ->
     except NotPositiveDefinite:
         return None
     Phi = torch.linalg.solve_triangular(L, kernel(Z, X), upper=False).T
-    normal, right = Phi.T @ (w[:, None] * Phi), Phi.T @ (w[:, None] * Y)
+    normal, right = Phi.T @ (w[:, None] * Phi), Phi.T @ (w[:, None] * _with_ones(Y))
 
     def solved(shift: float) -> Leverage | None:
         R, info = torch.linalg.cholesky_ex(normal + shift * torch.eye(len(Z)).to(normal))
@@ -109,7 +127,7 @@ def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) ->
             return None
         half = torch.linalg.solve_triangular(R, Phi.T, upper=False)
         values = Phi @ torch.cholesky_solve(right, R)
-        return Leverage(rows, values.cpu(), (w * (half * half).sum(0)).cpu())
+        return Leverage.of(rows, values, w * (half * half).sum(0), w, count)
 
     # A sum over fewer rows goes with as much less of a ridge. Without one, few steps regularise:
     # about as well as the best ridge would.
