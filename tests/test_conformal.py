@@ -273,11 +273,58 @@ def test_chunks_calibrate_the_model_that_learns_them():
 
 
 def test_few_rows_of_a_chunk_do_not_replace_many():
+    """Of a `fit`, which keeps no rows, its residuals stay until there are enough others."""
     X, y = rows(1000)
     model = KernelRegressor(**FIXED, n_centers=100).partial_fit(X, y)
-    before = len(model.intervals_.w)
     model.partial_fit(X[:25], y[:25])
-    assert len(model.intervals_.w) == before >= 500
+    assert len(model.intervals_.w) == 1025
+    model.fit(X, y).partial_fit(X[:25], y[:25])
+    assert len(model.intervals_.w) == 1000
+    model.partial_fit(X[25:125], y[25:125])
+    assert len(model.intervals_.w) == 125
+
+
+@pytest.mark.parametrize("solver", ["direct", "eigenpro4"])
+@pytest.mark.parametrize("order", ["column", "target"])
+def test_chunks_in_an_order_have_the_intervals_of_all_rows(solver, order):
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(6000, 3))
+    y = 2 * X[:, 0] + np.sin(2 * X[:, 1]) + 0.1 * draw.normal(size=6000)
+    ordered = np.argsort(X[:3000, 0] if order == "column" else y[:3000])
+    model = KernelRegressor(kernel=kernels.Gaussian(2.0), n_centers=300, random_state=0)
+    model.set_params(solver=solver, ridge=1e-3 if solver == "direct" else "auto")
+    for part in np.split(ordered, 6):
+        model.partial_fit(X[part], y[part])
+    for coverage in (0.5, 0.9):
+        assert abs(inside(model, X[3000:], y[3000:], coverage) - coverage) < 0.04
+
+
+def test_rows_that_are_kept_are_a_sample_of_all(monkeypatch, tmp_path):
+    """Of a model that was loaded they are the same; rows of weight 0 are none of them, and rows
+    that were merged are told apart.
+    """
+    monkeypatch.setattr("kernelmill.learning.streaming.KEPT", 200)
+    (X, y), w = rows(1000), rng.integers(0, 3, 1000).astype(float)
+    X[1], w[:2] = X[0], 1.0
+    model = KernelRegressor(**FIXED, n_centers=50)
+    for part in np.split(np.arange(1000), 5):
+        again = model
+        if part[0]:
+            model.save(tmp_path / "m")
+            again = load(tmp_path / "m").partial_fit(X[part], y[part], w[part])
+        model.partial_fit(X[part], y[part], w[part])
+        for mine, theirs in zip(model._kept, again._kept, strict=True):
+            assert torch.equal(mine, theirs)
+    kept = model._kept
+    row = np.array([np.flatnonzero(y == target)[0] for target in kept.y[:, 0].numpy()])
+    assert len(set(row)) == len(model.intervals_.w) == 200
+    np.testing.assert_array_equal(kept.X.numpy(), X[row])
+    np.testing.assert_array_equal(kept.w.numpy(), w[row])
+    assert (np.bincount(row // 200, minlength=5) > 20).all()
+    again._kept = kept._replace(y=kept.y[:, [0, 0]])
+    again.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match="damaged"):
+        load(tmp_path / "m")
 
 
 def test_the_unit_of_weights_does_not_matter():

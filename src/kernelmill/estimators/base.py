@@ -43,7 +43,7 @@ from ..kernels import Kernel
 from ..learning import Fitted, Request, Rows, Surroundings, Warm
 from ..learning.request import resolve_kernel
 from ..learning.rows import MERGE_ROWS
-from ..learning.streaming import Chunk, Continued, Memory, add_centers, extend
+from ..learning.streaming import Chunk, Continued, Kept, Memory, add_centers, extend
 from ..model import KernelModel
 from ..novelty import nearest, novelty, usual_distance
 from ..ops import in_own_modes, own_modes
@@ -163,6 +163,7 @@ class KernelEstimator(BaseEstimator):
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
     _equations: solvers.DirectState | None = None  # of all chunks given to partial_fit
+    _kept: Kept | None = None  # some of their rows
 
     def __init__(  # noqa: PLR0913
         self,
@@ -369,6 +370,7 @@ class KernelEstimator(BaseEstimator):
         """What is known of the rows seen, for chunks that come later."""
         self.rows_seen_, self._weight_seen = memory.rows, memory.weight
         self._stands, self._equations = memory.stands, memory.equations
+        self._kept = memory.kept
 
     def _keep_encoder(self, encoder: Encoder | None) -> None:
         """What turns a table into features becomes the model's, now that it is trained."""
@@ -404,7 +406,7 @@ class KernelEstimator(BaseEstimator):
 
     @property
     def _memory(self) -> Memory:
-        return Memory(self.rows_seen_, self._weight_seen, self._stands, self._equations)
+        return Memory(self.rows_seen_, self._weight_seen, self._stands, self._equations, self._kept)
 
     def _new_rows(
         self, X: DataLike, y: DataLike, sample_weight: DataLike
@@ -1007,6 +1009,7 @@ class KernelEstimator(BaseEstimator):
         "_bounds",
         "_stands",
         "_weight_seen",
+        "_kept",
         "_target",
         "_target_ways",
         "timings_",

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from ..callbacks.listeners import Callback
 from ..conformal import Intervals, Left, fit_conformal
-from ..data import Columns, Encoder
+from ..data import Columns, Encoder, source_of
 from ..error_bars import ErrorBars, error_bars, no_error_bars
 from ..errors import InputError
 from ..kernels import Kernel
-from ..learning import Fitted, Held, Rows, learn
+from ..learning import Fitted, Held, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, each_of, merge, squares, units_of
-from ..learning.streaming import Chunk, remember
+from ..learning.streaming import Chunk, Kept, remember
 from ..model import KernelModel
 from ..ops import in_own_modes
 from ..planning.arguments import whole
@@ -299,23 +299,55 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         )
         if found is None:
             return None
-        batch = data.source.take(found.rows)
-        mean, scale = (part.cpu().double() for part in data.rows.units[:2])
-        with torch.no_grad():
-            said = (model(batch.X).cpu().double() - mean) / scale
-        X, targets, w = batch.X, batch.Y.cpu().double(), batch.w.cpu().double() * data.weight
-        share = torch.ones_like(w)
+        batch, units = data.source.take(found.rows), data.rows.units
+        mean, scale = (part.cpu().double() for part in units[:2])
+        X, y, w = batch.X, batch.Y.cpu().double() * scale + mean, batch.w.cpu().double()
+        w, share = w * data.weight, torch.ones_like(w)
         if data.rows.each is not None:
             keep = data.rows.keep
             at = found.rows if keep is None else keep.cpu()[found.rows]
             place, each = data.rows.each.of(at)
             found = Leverage(*(part[place] for part in found))
             share, w = each.w.double() / w[place], each.w.double()
-            X, said = X[place.to(X.device)], said[place]
-            targets = (each.y.double() - mean) / scale
-        values, less = found.without(said, targets, share)
-        values, targets = (part * scale + mean for part in (values, targets))
-        return Left(X, values, targets, w, IN_TURN, less * scale)
+            X, y = X[place.to(X.device)], each.y.double()
+        return self._without(found, Held(X, y, w), share, units)
+
+    def _without(self, found: Leverage, rows: Held, share: Tensor, units: Units) -> Left:
+        """These rows, whose leverages were found, as the model would have predicted each without
+        it.
+        """
+        mean, scale = (part.cpu().double() for part in units[:2])
+        with torch.no_grad():
+            said = (self.model_(rows.X).cpu().double() - mean) / scale
+        values, less = found.without(said, (rows.y - mean) / scale, share)
+        return Left(rows.X, values * scale + mean, rows.y, rows.w, IN_TURN, less * scale)
+
+    def _kept_left_out(self) -> Left | None:
+        """Of the rows of all chunks those that were kept, each as the model would have predicted it
+        without it. They have leverages in a model of them alone with their share of the centers and
+        of the ridge.
+        """
+        kept, model = self._kept, self.model_
+        if kept is None:
+            return None
+        n = len(kept.w)
+        units = units_of(kept.y, kept.w, torch.arange(n))
+        ridge = self.ridge_ * n / self._weight_seen
+        source = source_of(
+            kept.X,
+            kept.y,
+            mean=model.intercept.cpu().double(),
+            scale=units.scale,
+            w=kept.w / kept.w.mean(),
+            device=model.alpha.device,
+        )
+        p = max(1, round(model.n_centers * min(1.0, n / self.rows_seen_)))
+        found = leverages(model.kernel, ridge, source, model.some_centers(SOME_CENTERS), p, 0)
+        if found is None:
+            return None
+        rows = Held(*(part[found.rows] for part in kept[:3]))
+        units = units._replace(mean=source.mean)
+        return self._without(found, rows, torch.ones(len(rows.w)).double(), units)
 
     @in_own_modes(gradients=True)
     def partial_fit(
@@ -350,12 +382,13 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         w = check_weights(sample_weight, len(X))
         used = w > 0
         X, Y, w = X[used.to(X.device)], Y[used], w[used]
-        with torch.no_grad():  # rows that were not learned yet say how far off the model may be
-            left = Left(X, self.model_(X).cpu(), Y, w, KEPT_OUT)
         self._extend(Chunk(X, Y, w, False))
-        old = self.intervals_
-        if len(w) >= ENOUGH or old is None or len(w) >= len(old.w):  # few do not replace many
-            scale = units_of(Y, w, torch.arange(len(Y))).scale
+        left, old = self._kept_left_out(), self.intervals_
+        if left is None:
+            return self
+        # After `fit`, which keeps no rows, few do not replace many.
+        if len(left.w) >= ENOUGH or old is None or len(left.w) >= len(old.w):
+            scale = units_of(left.targets, left.w, torch.arange(len(left.w))).scale
             self.intervals_ = fit_conformal(self.model_, left, scale) or old
         return self
 
@@ -560,9 +593,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     @classmethod
     def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
         fitted = dict(extra["fitted"])
-        stored = fitted.pop("intervals_", None)
+        stored, kept = fitted.pop("intervals_", None), fitted.pop("_kept", None)
         found = super().restored(model, {**extra, "fitted": fitted}, encoder)
         found.intervals_ = None if stored is None else Intervals.from_dict(stored)
+        found._kept = kept and Kept.checked(kept, model.Z.shape[1], len(model.intercept))
         return found
 
 

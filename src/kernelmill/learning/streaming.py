@@ -6,6 +6,8 @@ once would. Rows whose equations nobody has, of a `fit` or of a model from a fil
 by the centers: each has the model's own value as its target, and together they weigh as much as
 all rows seen. With more centers, or a solver that goes by steps, they stand in at every chunk, and
 EigenPro 4 goes on from the weights as they are.
+
+Some of all rows, drawn at random, are kept: intervals are made of their residuals.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ EXACT = 5000  # centers: 200 MB of equations, and some seconds of two cores for 
 # Stand-ins, or as many as a chunk has rows; the other centers keep their weights as well as
 # EigenPro 4 does.
 MANY = 20_000
+KEPT = 2000  # rows
 
 
 class Chunk(NamedTuple):
@@ -48,16 +51,77 @@ class Chunk(NamedTuple):
     classes: bool
 
 
+class Kept(NamedTuple):
+    """A random sample of the rows of all chunks, of up to KEPT: features, targets (m, c), weights,
+    and the number that was drawn for each. It has the smallest numbers of all, so that each row is
+    in it with the same probability, in whatever order rows come.
+    """
+
+    X: Tensor
+    y: Tensor
+    w: Tensor
+    drawn: Tensor
+
+    @classmethod
+    def checked(cls, stored: list[Tensor], d: int, c: int) -> Kept:
+        """Of a stored model: whatever is there may have been tampered with."""
+        kept = cls(*stored)
+        m = len(kept.w)
+        fits = [part.shape for part in kept] == [(m, d), (m, c), (m,), (m,)]
+        fine = all(part.is_floating_point() and part.isfinite().all() for part in kept)
+        if not (fits and fine and m and (kept.w > 0).all()):
+            raise ValueError("rows that were kept do not fit the model")
+        return kept
+
+    def joined(self, other: Kept) -> Kept:
+        """The sample of the rows of both."""
+        every = Kept(*(torch.cat(parts) for parts in zip(self, other, strict=True)))
+        return Kept(*(part[_least(every.drawn)] for part in every))
+
+
+def _least(drawn: Tensor) -> Tensor:
+    return drawn.argsort()[:KEPT]
+
+
+def _draw(n: int, before: int) -> tuple[Tensor, Tensor]:
+    """The rows of a chunk that may be kept, `before` rows after the first, and their numbers: the
+    same in a model that was loaded.
+    """
+    drawn = torch.rand(n, generator=torch.Generator().manual_seed(before), dtype=torch.float64)
+    at = _least(drawn)
+    return at, drawn[at]
+
+
+def _keep(before: Memory, chunk: Chunk) -> Kept:
+    at, drawn = _draw(len(chunk.w), before.rows)
+    there = at.to(chunk.X.device)
+    new = Kept(chunk.X[there].cpu(), chunk.Y[at].double(), chunk.w[at].double(), drawn)
+    return new if before.kept is None else before.kept.joined(new)
+
+
+def _keep_first(fitted: Fitted) -> Kept:
+    """Rows that were merged are told apart."""
+    data, each = fitted.data, fitted.data.rows.each
+    at, drawn = _draw(data.source.n if each is None else len(each.w), 0)
+    batch = data.source.take(at if each is None else each.group[at])
+    mean, scale = (part.cpu().double() for part in data.rows.units[:2])
+    y, w = batch.Y.cpu().double() * scale + mean, batch.w.cpu().double() * data.weight
+    if each is not None:
+        y, w = each.y[at].double(), each.w[at].double()
+    return Kept(batch.X.cpu(), y, w, drawn)
+
+
 @dataclass(frozen=True)
 class Memory:
     """What a model remembers of its rows: how many there were, their weight, and how many of its
-    centers, the first ones, stand for them; or their equations.
+    centers, the first ones, stand for them; or their equations. Of numbers, also some of the rows.
     """
 
     rows: int
     weight: float
     stands: int
     equations: solvers.DirectState | None = None
+    kept: Kept | None = None
 
     @classmethod
     def of(cls, fitted: Fitted) -> Memory:
@@ -82,7 +146,11 @@ class Continued:
 def remember(request: Request, fitted: Fitted) -> Memory:
     """The memory of a model's first chunk, with its equations where later ones are to join them."""
     memory = Memory.of(fitted)
-    if fitted.loss != "square" or not keeps_equations(request, fitted.model, fitted.ridge):
+    if fitted.loss != "square" or fitted.model.process is not None:  # later chunks are refused
+        return memory
+    if fitted.data.rows.regression:
+        memory = replace(memory, kept=_keep_first(fitted))
+    if not keeps_equations(request, fitted.model, fitted.ridge):
         return memory
     rows = fitted.data.in_own_units()  # later chunks come in the user's units
     found = _equations(request, fitted.model, rows, fitted.ridge, lambda event: False, None)
@@ -119,12 +187,12 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
             "partial_fit cannot continue a Gaussian process; fit it again with all rows."
         )
     _require_square(request, before.plan)
-    X = chunk.X
+    X, kept = chunk.X, None if chunk.classes else _keep(before.memory, chunk)
     chunk = chunk._replace(Y=chunk.Y.double() - model.intercept.cpu().double())
     model.constants = still_constant(model.constants, X[chunk.w.to(X.device) > 0])
-    if keeps_equations(request, model, before.ridge):
-        return _exactly(request, before, chunk, around)
-    return _by_steps(request, before, chunk, around)
+    learn_more = _exactly if keeps_equations(request, model, before.ridge) else _by_steps
+    after = learn_more(request, before, chunk, around)
+    return replace(after, memory=replace(after.memory, kept=kept))
 
 
 def _require_square(request: Request, plan: Plan) -> None:

@@ -78,6 +78,7 @@ FITTED: dict[str, type | UnionType] = {
     "_bounds": np.ndarray | None,
     "_stands": int,
     "_weight_seen": float,
+    "_kept": list | None,
     "_target": str | None,
     "timings_": dict,
     "confusion_": np.ndarray | None,
