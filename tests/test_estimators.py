@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import (
     load_breast_cancer,
     load_diabetes,
@@ -25,9 +26,9 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from kernelmill import Event, InputError, KernelClassifier, KernelRegressor, load
-from kernelmill.kernels import Gaussian, Laplacian
+from kernelmill.kernels import Gaussian, Laplacian, Polynomial
 from kernelmill.ops import PRECISIONS
-from kernelmill.solvers import Direct, EigenPro4
+from kernelmill.solvers import Direct, EigenPro3, EigenPro4, Falkon
 from kernelmill.tuning import search
 
 rng = np.random.default_rng(0)
@@ -289,6 +290,48 @@ def test_early_stopping_keeps_the_best():
     model = KernelRegressor(**ITERATIVE, epochs=60, early_stopping=True).fit(X, noisy)
     scores = [row["validation_score"] for row in model.history_ if row["kind"] == "epoch"]
     assert model.n_iter_ < 60 and len(scores) - 1 - int(np.argmax(scores)) == 3
+
+
+@dataclasses.dataclass(eq=False)
+class Mine(Falkon):
+    name = "mine"
+
+
+def test_a_solver_that_is_not_in_the_registry_trains_predicts_and_is_cloned(tmp_path):
+    for estimator, target in ((KernelRegressor, y), (KernelClassifier, labels)):
+        model = estimator(kernel="laplacian", solver=Mine(), n_centers=100, random_state=0)
+        said = model.fit(X, target).predict(X)
+        assert model.plan_.solver == "mine" and model.score(X, target) > 0.8
+        np.testing.assert_array_equal(clone(model).fit(X, target).predict(X), said)
+        model.save(tmp_path / estimator.__name__)
+        loaded = load(tmp_path / estimator.__name__)
+        np.testing.assert_array_equal(loaded.predict(X), said)
+        assert loaded.solver is None  # no code is stored
+    with pytest.raises(InputError, match=r"plan of 'mine'.* give the solver object itself"):
+        estimator(kernel="laplacian", solver=model.plan_).fit(X, labels)
+
+
+def test_a_solver_without_a_name_of_its_own_is_refused_before_the_fit():
+    class Nameless(Falkon):
+        pass
+
+    with pytest.raises(InputError, match="give the class Nameless a `name` of its own"):
+        KernelRegressor(solver=Nameless(), callbacks=lambda event: 1 / 0).fit(X, y)
+
+
+def test_weights_of_an_event_are_those_of_the_model():
+    Z = X[rng.permutation(400)[:60]]
+    for solver in (EigenPro4(), EigenPro3(), Falkon()):
+        for kernel, ridge in ((Laplacian(3.0), 0.1), (Polynomial(degree=2), 10.0)):
+            seen = []
+            model = KernelRegressor(
+                kernel=kernel, centers=Z, solver=solver, epochs=2, ridge=ridge, random_state=0
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model.set_params(callbacks=seen.append).fit(X, y)
+            last = next(e.alpha for e in reversed(seen) if e.kind == "end")
+            torch.testing.assert_close(last.to(model.model_.alpha), model.model_.alpha)
 
 
 def test_callbacks_see_everything_and_can_stop():

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -98,6 +99,18 @@ def test_interrupted_between_two_steps_it_goes_on_to_the_same_bits(
     monkeypatch.setattr(shards, "by_tiles", interrupted)
     assert model(tmp_path, checkpoint_every="1h").fit(X, y)._interrupted
     assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
+
+
+@dataclass(eq=False)
+class Mine(EigenPro4):
+    name = "mine"
+
+
+def test_a_run_of_a_solver_that_is_not_in_the_registry_goes_on(tmp_path):
+    own = dict(solver=Mine(**SETTINGS["solver"].get_params()))
+    model(tmp_path, callbacks=stopping_after(9), **own).fit(X, y)
+    done, undisturbed = model(tmp_path, **own).fit(X, y), model(**own).fit(X, y)
+    assert torch.equal(done.model_.alpha, undisturbed.model_.alpha) and done.n_iter_ == 3
 
 
 def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):

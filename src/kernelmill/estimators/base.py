@@ -340,7 +340,9 @@ class KernelEstimator(BaseEstimator):
         agree_on_data(comm, tuple(rows.X.shape), data)
         if self.checkpoint is None:
             return NoRun()
-        run = Run(self.checkpoint, self.checkpoint_every, bool(self.resume) or is_restarted(), comm)
+        own = self.solver if isinstance(self.solver, Solver) else None
+        goes_on = bool(self.resume) or is_restarted()
+        run = Run(self.checkpoint, self.checkpoint_every, goes_on, comm, own)
         run.data, run.random_state = {**fixed_seed(self.random_state), **data}, opened.drawn or 0
         return run
 

@@ -37,7 +37,7 @@ from ..planning.arguments import whole
 from ..planning.plan import Plan
 from ..processes import SampledProcess
 from ..scoring import NUMBERS
-from ..solvers import NAMED, Solver, loss_of
+from ..solvers import Solver, loss_of
 from ..storage.model_folder import Extra
 from ..tuning.left_out import SOME_CENTERS, Leverage, leverages
 from ..types import DataLike
@@ -290,7 +290,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         were merged, each of them.
         """
         plan, data, model = fitted.plan, fitted.data, fitted.model
-        if NAMED[plan.solver].interpolates or data.source.n < 2:
+        if fitted.solver.interpolates or data.source.n < 2:
             return None
         ridge = fitted.ridge / data.weight
         Z = None if plan.every_row else model.some_centers(SOME_CENTERS)

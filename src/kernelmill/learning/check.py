@@ -128,7 +128,7 @@ def other_ways(request: Request, fitted: Fitted) -> Iterator[Request]:
         request,
         kernel=model.kernel,
         ridge=fitted.ridge,
-        solver=solvers.NAMED[plan.solver](**(plan.settings or {})),
+        solver=fitted.solver,
         plan=None,
         n_centers=model.n_centers if chosen and not plan.every_row else None,
     )

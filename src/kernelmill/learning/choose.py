@@ -95,7 +95,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
         if request.time_limit is not None and start.plan.n < sizes.n:  # as `_in_time` did
             return decide(request, data.some(start.plan.n), start, comm)
         plan = replace(start.plan, device=data.device, ranks=comm.size)
-        return Task(request, data, start, *_same_again(plan, sizes, count), comm)
+        return Task(request, data, start, *_same_again(request, plan, sizes, count), comm)
     network = connection(comm, sizes.device)
     if request.solver is None and not is_alone(comm):
         # While all ranks do, as they will in training; what is known is not measured again.
@@ -164,7 +164,9 @@ def _rows_in_time(request: Request, base: Plan) -> int:
     return n
 
 
-def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Plan]:
+def _same_again(
+    request: Request, plan: Plan, sizes: Plan, count: int | None
+) -> tuple[Solver, Plan]:
     """A fit from a stored plan does the same again; its sizes must be those of the data."""
     for name, here in (("n", sizes.n), ("d", sizes.d), ("c", sizes.c), ("p", count or plan.p)):
         if getattr(plan, name) != here:
@@ -172,7 +174,7 @@ def _same_again(plan: Plan, sizes: Plan, count: int | None) -> tuple[Solver, Pla
                 f"the plan given as solver has {name} = {getattr(plan, name)}, this fit {here}; use"
                 " solver='auto'."
             )
-    return solvers.NAMED[plan.solver](**(plan.settings or {})), plan
+    return request.solver or solvers.of_plan(plan), plan
 
 
 def final_plan(task: Task, kernel: Kernel, ridge: float, centers: Centers) -> Plan:

@@ -12,7 +12,7 @@ from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
 from ..processes import SampledProcess, SparseProcess
-from ..solvers import HistoryRow, State
+from ..solvers import HistoryRow, Solver, State
 from .design import Design, Judged, Task
 from .draws import Draws, NoDraws
 from .rows import Data, Units
@@ -114,7 +114,7 @@ class Fitted:
     model: KernelModel
     plan: Plan
     ridge: float
-    loss: str
+    solver: Solver
     epochs: int
     history: list[HistoryRow]
     timings: dict[str, float]

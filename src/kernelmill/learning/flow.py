@@ -84,7 +84,7 @@ def learn(
     announce_memory(design.plan, data.budget)
     draws = draws_of(task, design)
     blueprint = Blueprint.of(task, design, draws)
-    listeners = listen(task, blueprint, around, deadline(task, design.plan, clock.start))
+    listeners = listen(task, design, blueprint, around, deadline(task, design.plan, clock.start))
     plan, state = first_state(task, design, listeners)
     try:
         problem = Problem(
@@ -236,8 +236,21 @@ def deadline(task: Task, plan: Plan, start: float) -> float:
     return now + longest if chosen and plan.every_row and (plan.seconds or 0) > usual else math.inf
 
 
+def model_weights(design: Design, blueprint: Blueprint, alpha: Tensor) -> Tensor:
+    """A solver's weights as those of the model: in the user's units and order of centers, without
+    those of drawn functions.
+    """
+    alpha, _ = design.centers.restore(blueprint.weights(alpha), blueprint.comm)
+    alpha = alpha[:, : len(blueprint.units.scale)]
+    return alpha if design.unit == 1 else alpha.double() / design.unit
+
+
 def listen(
-    task: Task, blueprint: Blueprint, around: Surroundings, deadline: float = math.inf
+    task: Task,
+    design: Design,
+    blueprint: Blueprint,
+    around: Surroundings,
+    deadline: float = math.inf,
 ) -> Listeners:
     """One listener for each duty."""
     rows, team = task.data.rows, task.team
@@ -253,7 +266,7 @@ def listen(
         validation,
         stopping,
         around.callbacks,
-        blueprint.weights,
+        partial(model_weights, design, blueprint),
         around.store,
         around.ends,
         team,
@@ -284,7 +297,7 @@ def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan,
     """The state of a run, of a model's weights, or None; and the plan that goes with it."""
     saved, warm, device = task.start.saved, task.start.warm, task.data.device
     if saved is not None:
-        state = state_of(saved, device)
+        state = state_of(saved, task.solver, device)
         state.plan = replace(state.plan, device=device, ranks=task.comm.size)
         best = saved["dealt"].get("best")
         listeners.restore(saved["watch"], None if best is None else best.to(device))
@@ -346,7 +359,7 @@ def finish(
         model,
         state.plan,
         design.choice.ridge * data.weight * design.unit,
-        task.solver.loss_name,
+        task.solver,
         max(1, state.epoch),
         listeners.history.rows,
         clock.timings(),

@@ -254,7 +254,7 @@ def _confusion(estimator: Estimator, evaluation: Evaluation | None) -> charts.Ma
 def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
     """Loss and validation score as they went, where there is more than one value of them."""
     history, plan = estimator.history_, estimator.plan_
-    name = solvers.NAMED[plan.solver].rounds_are
+    name = getattr(solvers.NAMED.get(plan.solver), "rounds_are", solvers.Solver.rounds_are)
     loss = [
         (row["rows"] / max(1, plan.n), value)
         for row in history

@@ -37,7 +37,7 @@ from .falkon import Falkon
 from .nytro import NYTRO
 from .pcg import PCG, PCGState, expected_iterations
 from .pegasos import Pegasos
-from .registry import NAMED, loss_of, resolve
+from .registry import NAMED, loss_of, of_plan, resolve
 from .sgpr import SGPR
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "seconds_to_solve",
     "with_every_row",
     "loss_of",
+    "of_plan",
     "forecast",
     "plan",
     "predict_plan",

@@ -58,7 +58,7 @@ class Event:
     note : str
         What happened, in words.
     alpha : Tensor, optional
-        The weights as they are.
+        The weights that a model of this moment would have, in the order of its centers.
     state : State, optional
         All that the run could resume from; not to be changed.
     ended : Ended, optional

@@ -50,7 +50,24 @@ def resolve(solver: object) -> Solver:
             f"solver={solver!r} was given, expected a name or a solver object such as"
             " EigenPro4(q=100)."
         )
+    name = getattr(solver, "name", None)
+    if not isinstance(name, str) or NAMED.get(name, type(solver)) is not type(solver):
+        said = f"the name {name!r} of another one" if isinstance(name, str) else "no name"
+        raise InputError(
+            f"solver={solver!r} has {said}; give the class {type(solver).__name__} a `name` of its"
+            " own."
+        )
     return solver
+
+
+def of_plan(plan: Plan) -> Solver:
+    """The solver that a plan was made for, with its settings."""
+    if plan.solver not in NAMED:
+        raise InputError(
+            f"solver was given as a plan of {plan.solver!r}, expected one of {[*NAMED]}; give the"
+            " solver object itself."
+        )
+    return NAMED[plan.solver](**(plan.settings or {}))
 
 
 def loss_of(solver: object) -> Loss:
@@ -58,6 +75,6 @@ def loss_of(solver: object) -> Loss:
     loss.
     """
     if isinstance(solver, Plan):
-        solver = NAMED[solver.solver](**(solver.settings or {}))
+        solver = of_plan(solver)
     made = unless_auto(solver)
     return losses.resolve("square" if made is None else resolve(made).loss)

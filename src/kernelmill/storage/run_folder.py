@@ -40,7 +40,7 @@ from ..distributed.team import Alone, Communicator, every_rank, has_ranks, is_al
 from ..errors import CheckpointError, InputError, KernelmillError, warn
 from ..kernels import Kernel
 from ..planning.plan import Plan
-from ..solvers import NAMED, Ended, Event, HistoryRow, State
+from ..solvers import NAMED, Ended, Event, HistoryRow, Solver, State
 from ..types import Json
 from .atomic import write_file
 from .codec import decode, encode
@@ -184,8 +184,14 @@ class Run(NoRun):
     """
 
     def __init__(
-        self, folder: object, every: object, resume: bool, comm: Communicator | None = None
+        self,
+        folder: object,
+        every: object,
+        resume: bool,
+        comm: Communicator | None = None,
+        solver: Solver | None = None,
     ):
+        """`solver`: the one that was given, which may be the user's own."""
         self.folder, self._every, self.team = (
             folder_of(folder),
             seconds_of(every),
@@ -206,8 +212,8 @@ class Run(NoRun):
         try:
             if (
                 not is_alone(everybody)
-                and (solver := _solver_of(chosen))
-                and not NAMED[solver].sharded
+                and (name := _solver_of(chosen))
+                and not (solver or NAMED[name]).sharded
             ):
                 self.team = Alone()
             self.choices = cast("Choices | None", self._first(chosen, everybody))
@@ -599,14 +605,14 @@ def _read_checked(reading: Callable[[], dict[str, Json]], path: Path) -> dict[st
         raise CheckpointError(f"checkpoint {str(path)!r} is damaged ({said}).") from None
 
 
-def state_of(saved: Saved, device: str | torch.device) -> State:
-    """The state that was saved, on a device."""
+def state_of(saved: Saved, solver: Solver, device: str | torch.device) -> State:
+    """The solver's state that was saved, on a device."""
     rows = {name: rows for name, rows in saved["dealt"].items() if name != "best"}
     values: dict[str, Json] = {
         name: v.to(device) if isinstance(v, Tensor) else v
         for name, v in {**saved["state"], **rows}.items()
     }
-    return NAMED[values["plan"].solver].state.from_stored(values)
+    return solver.state.from_stored(values)
 
 
 def _digest(text: str) -> str:
