@@ -1,7 +1,8 @@
 """How well held-out rows are predicted: one number, by name, greater is better.
 
 Of classes, values are whatever the model gives before its probabilities are calibrated, or
-probabilities; scores that depend on a calibration or on a decision are those of a quick one.
+probabilities; scores that depend on a calibration or on a decision are those of a quick one, to
+choose by, or in `score_calibrated` of the one that an estimator makes of held-out rows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .calibration import quick_calibration, quick_log_loss
+from .calibration import calibrate, quick_calibration, quick_log_loss
 from .errors import one_of
 
 Score = Callable[[Tensor, Tensor, Tensor], float]  # of values, targets (n, c) and weights
@@ -52,6 +53,29 @@ def score(name: str, values: Tensor, targets: Tensor, w: Tensor) -> float:
     if name in CLASSES and targets.ndim == 1:
         targets = torch.nn.functional.one_hot(targets, values.shape[1])
     return scores[name](values.double(), targets.double(), w.double())
+
+
+def score_calibrated(
+    name: str, values: Tensor, targets: Tensor, w: Tensor, shares: Tensor
+) -> float:
+    """A score of classes, calibrated and decided on these rows as an estimator does on those held
+    out; `shares` (c,) are the classes' in training, targets as in `score`.
+    """
+    if targets.ndim == 1:
+        targets = torch.nn.functional.one_hot(targets, values.shape[1])
+    values, targets, w = values.double(), targets.double(), w.double()
+    logits = calibrate(values, targets, w, shares.double()).logits(values)
+    return _score_logs(name, torch.log_softmax(logits, 1), targets, w)
+
+
+def _score_logs(name: str, logs: Tensor, targets: Tensor, w: Tensor) -> float:
+    """By logarithms of probabilities."""
+    if name == "log_loss":
+        return (w * (targets * logs).sum(1)).sum().item() / w.sum().item()
+    if name in DECIDED:
+        sums = logs + decision_bias(name, logs, targets, w)
+        return DECIDED[name](_confusion(sums, targets, w))
+    return CLASSES[name](logs, targets, w)
 
 
 def decision_bias(name: str | None, logs: Tensor, targets: Tensor, w: Tensor) -> Tensor:
@@ -121,9 +145,7 @@ def _decided(name: str) -> Score:
 
     def score_decided(values: Tensor, targets: Tensor, w: Tensor) -> float:
         calibration, _ = quick_calibration(values, targets, w)
-        logs = torch.log_softmax(calibration.logits(values), 1)
-        bias = decision_bias(name, logs, targets, w)
-        return DECIDED[name](_confusion(logs + bias, targets, w))
+        return _score_logs(name, torch.log_softmax(calibration.logits(values), 1), targets, w)
 
     return score_decided
 

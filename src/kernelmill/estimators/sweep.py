@@ -246,7 +246,7 @@ def _scores(
     mean, scale = units.mean.cpu().double(), units.scale.cpu().double()
 
     def judge(values: Tensor) -> float:
-        return score(name, values.cpu().double() * scale + mean, held.y.cpu(), held.w.cpu())
+        return data.rows.score_held(name, values.cpu().double() * scale + mean)
 
     Z = None if sizes.every_row else _centers(data, own, request, sizes.centers, generator)
     scores = try_grid(kernel, source, rows, Z, held.X, grid, judge)

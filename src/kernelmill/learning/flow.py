@@ -21,7 +21,7 @@ from ..data import Stream
 from ..distributed.team import Alone, Communicator, leads, shard
 from ..errors import InputError, warn
 from ..planning.plan import Plan
-from ..scoring import USUAL, score
+from ..scoring import USUAL
 from ..signals import Ends
 from ..solvers import Ended, NotFinite, Problem, Solution, State
 from ..storage.identity import identity
@@ -33,7 +33,7 @@ from .design import Design, Start, Task, Warm
 from .draws import Draws, NoDraws, rescale
 from .fitted import Blueprint, Fitted
 from .request import Request
-from .rows import Data, Held, Rows, read
+from .rows import Data, Rows, read
 
 log = logging.getLogger("kernelmill")
 
@@ -257,7 +257,7 @@ def listen(
     validation, stopping = NoValidation(), NoEarlyStopping()
     if rows.held is not None:
         name = task.request.scoring or USUAL[rows.regression]
-        validation = Validation(partial(score_held, blueprint, rows.held, name))
+        validation = Validation(partial(score_held, blueprint, rows, name))
         if task.request.early_stopping:
             stopping = EarlyStopping(task.solver.patience)
         elif _ends_level(task):
@@ -285,12 +285,13 @@ def _ends_level(task: Task) -> bool:
     return plain and task.data.rows.regression
 
 
-def score_held(blueprint: Blueprint, held: Held, name: str, alpha: Tensor) -> float:
+def score_held(blueprint: Blueprint, rows: Rows, name: str, alpha: Tensor) -> float:
     """The score of held-out rows under a solver's weights; all ranks decide by one."""
-    model = blueprint.model(blueprint.weights(alpha))
+    model, held = blueprint.model(blueprint.weights(alpha)), rows.held
+    assert held is not None
     with torch.no_grad():
         values = model(held.X).cpu()
-    return blueprint.comm.same(lambda: score(name, values, held.y, held.w))
+    return blueprint.comm.same(lambda: rows.score_held(name, values))
 
 
 def first_state(task: Task, design: Design, listeners: Listeners) -> tuple[Plan, State | None]:

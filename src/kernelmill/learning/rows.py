@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data import Encoder, Source, Stream, source_of
 from ..distributed.team import Communicator, is_alone, largest
 from ..planning.memory import parse_bytes, tile_bytes
+from ..scoring import score, score_calibrated
 from .request import Request
 
 # The share of rows that are no earlier than the one before them, from which they came in the order
@@ -106,6 +107,16 @@ class Rows:
     @property
     def nbytes(self) -> int:
         return self.X.nbytes + self.y.nbytes
+
+    def score_held(self, name: str, values: Tensor) -> float:
+        """The score of the held-out rows by a model's values of them, which are calibrated where
+        they are of classes.
+        """
+        assert self.held is not None
+        y, w = self.held.y.cpu(), self.held.w.cpu()
+        if self.regression:
+            return score(name, values, y, w)
+        return score_calibrated(name, values, y, w, self.units.mean.cpu())
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Event:
     ended : Ended, optional
         Why it ended, for "end".
     score : float, optional
-        Of held-out rows, after an epoch.
+        Of held-out rows, after an epoch: that of a model of this moment, calibrated on them.
     """
 
     kind: str
