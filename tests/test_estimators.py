@@ -204,6 +204,53 @@ def test_one_class_and_rare_classes():
     assert list(model.classes_) == [0, 1, 2] and model.predict_proba(X).shape == (400, 3)
 
 
+def loss_of_a_rare_class(n, seed, **more):
+    """Log loss with some 12 rows of a rare class, over that of the class frequencies."""
+    g = np.random.default_rng(seed)
+    t = (g.random(n + 8000) < 12 / n).astype(int)
+    rows = g.normal(size=(n + 8000, 6))
+    rows[t == 1, :2] += 1.5
+    model = KernelClassifier(
+        kernel=Laplacian(4.0), ridge=0.3, solver="direct", random_state=seed, **more
+    ).fit(rows[:n], t[:n])
+    guess = np.tile([1 - t[:n].mean(), t[:n].mean()], (8000, 1))
+    return log_loss(t[n:], model.predict_proba(rows[n:])) / log_loss(t[n:], guess), model
+
+
+def test_probabilities_do_not_hang_on_one_held_out_row_of_a_rare_class():
+    found = [loss_of_a_rare_class(4000, seed, n_centers=150) for seed in range(8)]
+    assert max(loss for loss, _ in found) < 0.95
+    for _, model in found:  # beside the rows kept out, those of the rare class in turn
+        assert model.held_out_["rows"] > model.confusion_.sum()
+
+
+def test_where_none_are_kept_out_every_row_of_a_rare_class_calibrates():
+    for seed in (1, 2):
+        loss, _ = loss_of_a_rare_class(8000, seed, n_centers=100, validation_fraction=0)
+        assert loss < 0.99
+
+
+def test_a_class_that_is_not_in_the_first_chunk_has_no_rows_to_leave_out():
+    rows, codes = rng.normal(size=(3000, 3)), np.arange(3000) % 2
+    model = KernelClassifier(**FAST, n_centers=30).partial_fit(rows, codes, classes=[0, 1, 2])
+    assert np.isfinite(model.predict_proba(rows)).all() and model.held_out_["rows"] == 300
+
+
+def test_a_class_of_fewer_than_five_rows_is_said():
+    names = np.array(["common"] * 380 + ["five"] * 5 + ["four"] * 4 + ["two"] * 2)
+    rows = X[: len(names)]
+    with pytest.warns(
+        UserWarning, match="class 'two' has 2 rows, one of 2 classes with fewer than 5,"
+    ):
+        KernelClassifier(**FAST).fit(rows, names)
+    with pytest.warns(UserWarning, match="class 'four' has 4 rows, which is too few to tell"):
+        KernelClassifier(**FAST).fit(rows[:-2], names[:-2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        KernelClassifier(**FAST).fit(rows[:385], names[:385])
+        KernelClassifier(**FAST).partial_fit(rows[383:], names[383:], classes=np.unique(names))
+
+
 def test_class_weight_lifts_the_rare_class():
     target = (y > np.quantile(y, 0.95)).astype(int)
     noisy = np.where(rng.uniform(size=400) < 0.1, 1 - target, target)

@@ -9,7 +9,7 @@ from kernelmill import KernelRegressor
 from kernelmill.data.source import source_of
 from kernelmill.kernels import Gaussian, Laplacian, Sum
 from kernelmill.learning import flow
-from kernelmill.tuning import nearby
+from kernelmill.tuning import left_out, nearby
 from kernelmill.tuning.nearby import Nearby, most_among
 from kernelmill.tuning.sample import Effort, Sample
 
@@ -23,11 +23,15 @@ def rows(n=400, seed=0, d=2):
     return X, Y
 
 
-def judge_of(X, Y, p=None, budget=BUDGET, by_time=None):
+def source_for(X, Y):
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    source = source_of(
+    return source_of(
         X, Y, mean=zero, scale=one, w=torch.ones(len(X)), keep=None, seed=0, device="cpu", comm=None
     )
+
+
+def judge_of(X, Y, p=None, budget=BUDGET, by_time=None):
+    source = source_for(X, Y)
     sample = Sample(X, Y, torch.ones(len(X)).double(), 1.0)
     draw = torch.Generator().manual_seed(0)
     return Nearby(sample, source, p or len(X), budget, draw, by_time=by_time)
@@ -143,3 +147,18 @@ def test_a_copy_of_a_row_says_nothing_of_it():
         for judge in (judge_of(X, Y), judge_of(X.repeat(2, 1), Y.repeat(2, 1)))
     )
     assert twice.ridge >= once.ridge / 3 and twice.score > once.score / 2
+
+
+def test_leverages_of_wanted_rows_are_theirs_however_they_are_found(monkeypatch):
+    X, Y = rows(200)
+    source, wanted = source_for(X, Y), torch.tensor([150, 3, 17])
+    kernel, ridge = Laplacian(0.5), 0.3
+    every = left_out.leverages(kernel, ridge, source, None, 200, BUDGET)
+    exact = left_out.leverages(kernel, ridge, source, None, 200, BUDGET, wanted)
+    of_centers = left_out.leverages(kernel, ridge, source, X, 200, BUDGET, wanted)
+    monkeypatch.setattr(left_out, "EACH", 100)
+    of_nearest = left_out.leverages(kernel, ridge, source, None, 200, BUDGET, wanted)
+    for found in (exact, of_centers, of_nearest):
+        assert torch.equal(found.rows, wanted)
+        torch.testing.assert_close(found.values, every.values[wanted], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.lever, every.lever[wanted], rtol=1e-6, atol=1e-6)

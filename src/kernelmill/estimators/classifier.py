@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
@@ -22,7 +23,7 @@ from ..conformal import Sets, check_coverage
 from ..data import Columns, Encoder
 from ..data.kinds import of_array, places
 from ..distributed.team import is_alone
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..kernels import Kernel
 from ..learning import Fitted, Held, Judged, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, merge
@@ -38,7 +39,7 @@ from ..scoring import CLASSES, decision_bias
 from ..solvers import Solver, loss_of
 from ..storage.model_folder import Extra
 from ..tuning.loo import loo_residuals
-from ..tuning.sample import CHECK_ROWS, Effort
+from ..tuning.sample import CHECK_ROWS, Effort, draw
 from ..types import DataLike
 from .base import KernelEstimator, Opened, first_chunk
 from .inputs import labels_of
@@ -47,7 +48,10 @@ from .validation import check_weights, require_positive_weights, split_rows, to_
 
 # Rows kept out of a large training set to calibrate on: so many, or a share of more rows.
 CALIBRATION_ROWS, CALIBRATION_SHARE, MOST_CALIBRATION_ROWS = 2_000, 0.04, 5_000
-
+# Rows of a class, that many times fewer than of an average one, which are too few to calibrate by:
+# training rows of it are left out in turn, so many of all such classes.
+FEW_HELD, UNEVEN, MOST_LEFT_OUT = 10, 4, 200
+FEWEST_OF_CLASS = 5  # rows, below which its probability is a guess
 
 FEWEST_NEW = 100  # rows of a chunk that prediction sets are made of
 MOST_CONFUSED = 200  # classes of which a confusion matrix is kept
@@ -386,6 +390,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
         w = self._class_weighted(check_weights(opened.sample_weight, len(opened.X)), codes)
+        if classes is None:
+            warn_of_rare(self.classes_, torch.bincount(codes[w > 0]))
         keep, out = self._training_rows(w, codes.numpy(), opened)
         X, encoder = self._encode(opened, codes, keep, out, w)
         held = None if out is None else Held(X[out.to(X.device)], codes[out], w[out])
@@ -413,7 +419,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.confusion_: np.ndarray | None = None
         self.decision_bias_ = np.zeros(len(self.classes_))
         self.held_out_, self.sets_ = None, None
-        self._keep_calibration(self._calibrate(rows, fitted.judged))
+        self._keep_calibration(self._calibrate(rows, fitted))
         return self.held_out_
 
     def _class_weighted(self, w: Tensor, codes: Tensor, on_the_way: bool = False) -> Tensor:
@@ -508,18 +514,21 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.classes_ = classes
         return torch.from_numpy(codes)
 
-    def _calibrate(self, rows: Rows, judged: Judged | None) -> Calibration:
-        """From held-out rows; on small data, where none are held out, from what choosing said of
-        rows without having seen them, or from leave-one-out predictions.
+    def _calibrate(self, rows: Rows, fitted: Fitted) -> Calibration:
+        """From held-out rows, and of classes that have hardly any there, leave-one-out predictions;
+        on small data, where none are held out, from what choosing said of rows without having seen
+        them, or from leave-one-out predictions of all.
         """
-        c, held = len(self.classes_), rows.held
+        c, held, judged = len(self.classes_), rows.held, fitted.judged
         if c == 1:
             return Calibration.none(1)
         X, y, w = rows.X, rows.y, rows.w
         shares = self._shares(y, w, rows.keep)
         if held is not None:
             values = self._no_grad_values(held.X)
-            found = self._fit_decisions(values, self._one_hot(held.y), held.w, shares, KEPT_OUT)
+            known = Judged(values, self._one_hot(held.y), held.w)
+            known = self._with_rare(known, fitted, shares)
+            found = self._fit_decisions(*known, shares, KEPT_OUT)
             decided = found.logits(values) + torch.from_numpy(self.decision_bias_)
             self.confusion_ = confusion(decided, held.y, c)
             return found
@@ -535,13 +544,43 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         # The user kept no rows out: leave-one-out on some rows is near enough.
         if len(used) > max(CHECK_ROWS, each):
             drawn = torch.Generator().manual_seed(plan.seed)
-            used = used[torch.randperm(len(used), generator=drawn)[:CHECK_ROWS]]
+            assert rows.codes is not None
+            some, stands_for = draw(len(used), rows.codes[used], drawn, CHECK_ROWS)
+            used = used[some]
+            w = w.index_copy(0, used, w[used] * stands_for.to(w))
         X, y, w = X[used.to(X.device)], y[used.to(y.device)], w[used]
         if values_are is Values.LOGITS:  # probabilities are what it learned
             found = Calibration.none(c)
             self.decision_bias_ = self._decide(found, self._no_grad_values(X), self._one_hot(y), w)
             return found
         return self._calibrate_by_leaving_out(X, self._one_hot(y), w, shares)
+
+    def _with_rare(self, held: Judged, fitted: Fitted, shares: Tensor) -> Judged:
+        """Held-out rows, and with them training rows of classes that have hardly any there, each
+        left out in turn; all in the classes' shares.
+        """
+        c, codes = len(self.classes_), fitted.data.codes
+        counts = held.targets.sum(0).cpu()
+        few = torch.nonzero((counts < FEW_HELD) & (UNEVEN * c * counts < len(held.w)))[:, 0]
+        square = loss_of(fitted.solver).values is Values.NUMBERS
+        if codes is None or not square or not 0 < len(few) <= MOST_LEFT_OUT:
+            return held
+        most, rare = MOST_LEFT_OUT // len(few), []
+        for k in few.tolist():
+            rows = torch.nonzero(codes.cpu() == k)[:, 0]
+            rare.append(rows[:: max(1, math.ceil(len(rows) / most))])
+        wanted = torch.cat(rare)
+        told = fitted.leverages(wanted) if len(wanted) else None
+        if told is None:
+            return held
+        (found, batch), mean = told, fitted.data.rows.units.mean.cpu().double()
+        said, targets = self._no_grad_values(batch.X).cpu().double() - mean, batch.Y.cpu().double()
+        values = found.without(said, targets, torch.ones_like(found.lever))[0] + mean
+        w = torch.cat([held.w, batch.w.cpu().double() * fitted.data.weight])
+        targets = torch.cat([held.targets, targets + mean])
+        there = (w[:, None] * targets).sum(0) / w.sum()
+        w = w * (targets @ torch.where(there > 0, shares / there, 0.0))
+        return Judged(torch.cat([held.values, values]), targets, w)
 
     def _calibrate_by_leaving_out(
         self, X: DataLike, Y: Tensor, w: Tensor, shares: Tensor
@@ -752,6 +791,22 @@ def _encode_labels(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     return classes, codes.reshape(-1).astype(np.int64)
+
+
+def warn_of_rare(classes: np.ndarray, counts: Tensor) -> None:
+    """Warn of a class with too few rows to calibrate by."""
+    few = torch.nonzero((counts > 0) & (counts < FEWEST_OF_CLASS))[:, 0]
+    if len(classes) < 2 or not len(few):
+        return
+    k = int(few[counts[few].argmin()])
+    rows = "1 row" if counts[k] == 1 else f"{int(counts[k])} rows"
+    others = (
+        "" if len(few) == 1 else f", one of {len(few)} classes with fewer than {FEWEST_OF_CLASS}"
+    )
+    warn(
+        f"class {str(classes[k])!r} has {rows}{others}, which is too few"
+        f" to tell how likely it is; give at least {FEWEST_OF_CLASS} rows of each class."
+    )
 
 
 def confusion(values: Tensor, codes: Tensor, c: int) -> np.ndarray | None:

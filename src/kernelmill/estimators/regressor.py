@@ -289,17 +289,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         """Rows of the training, each as the model would have predicted it without it: of rows that
         were merged, each of them.
         """
-        plan, data, model = fitted.plan, fitted.data, fitted.model
-        if fitted.solver.interpolates or data.source.n < 2:
+        data, told = fitted.data, fitted.leverages()
+        if told is None:
             return None
-        ridge = fitted.ridge / data.weight
-        Z = None if plan.every_row else model.some_centers(SOME_CENTERS)
-        found = model.comm.same(
-            lambda: leverages(model.kernel, ridge, data.source, Z, plan.p, data.budget)
-        )
-        if found is None:
-            return None
-        batch, units = data.source.take(found.rows), data.rows.units
+        (found, batch), units = told, data.rows.units
         mean, scale = (part.cpu().double() for part in units[:2])
         X, y, w = batch.X, batch.Y.cpu().double() * scale + mean, batch.w.cpu().double()
         w, share = w * data.weight, torch.ones_like(w)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..data.source import Batch
 from ..distributed.team import Communicator
 from ..kernels import Kernel
 from ..model import KernelModel
 from ..planning.plan import Plan
 from ..processes import SampledProcess, SparseProcess
 from ..solvers import HistoryRow, Solver, State
+from ..tuning.left_out import SOME_CENTERS, Leverage, leverages
 from .design import Design, Judged, Task
 from .draws import Draws, NoDraws
 from .rows import Data, Units
@@ -127,6 +129,20 @@ class Fitted:
     @property
     def rows(self) -> int:
         return self.data.source.n
+
+    def leverages(self, wanted: Tensor | None = None) -> tuple[Leverage, Batch] | None:
+        """Training rows with their leverages: those `wanted` by number, or some. None where the
+        model interpolates, or a factor fails.
+        """
+        plan, data, model = self.plan, self.data, self.model
+        if self.solver.interpolates or data.source.n < 2:
+            return None
+        ridge = self.ridge / data.weight
+        Z = None if plan.every_row else model.some_centers(SOME_CENTERS)
+        found = model.comm.same(
+            lambda: leverages(model.kernel, ridge, data.source, Z, plan.p, data.budget, wanted)
+        )
+        return None if found is None else (found, data.source.take(found.rows))
 
     @property
     def weight(self) -> float:

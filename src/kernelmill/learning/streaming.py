@@ -146,7 +146,9 @@ class Continued:
 def remember(request: Request, fitted: Fitted) -> Memory:
     """The memory of a model's first chunk, with its equations where later ones are to join them."""
     memory = Memory.of(fitted)
-    if fitted.solver.loss_name != "square" or fitted.model.process is not None:  # later chunks are refused
+    if (
+        fitted.solver.loss_name != "square" or fitted.model.process is not None
+    ):  # later chunks are refused
         return memory
     if fitted.data.rows.regression:
         memory = replace(memory, kept=_keep_first(fitted))

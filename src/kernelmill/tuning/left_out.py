@@ -58,17 +58,23 @@ class Leverage(NamedTuple):
 
 
 def leverages(
-    kernel: Kernel, ridge: float, source: Source, Z: Tensor | None, p: int, budget: int
+    kernel: Kernel,
+    ridge: float,
+    source: Source,
+    Z: Tensor | None,
+    p: int,
+    budget: int,
+    wanted: Tensor | None = None,
 ) -> Leverage | None:
     """`Z` are some of the p centers, None where every row is one; the ridge is that of all rows,
-    of mean weight 1. None where a factor fails.
+    of mean weight 1; `wanted` are the numbers of the rows, else some are drawn. None where a factor
+    fails.
     """
     if Z is not None:
-        return _of_some(kernel, ridge, source, Z, p)
+        return _of_some(kernel, ridge, source, Z, p, wanted)
     if source.n > EACH:
-        return _of_nearest(kernel, ridge, source, budget)
-    rows = torch.arange(source.n)
-    X, Y, w = _taken(source, rows)
+        return _of_nearest(kernel, ridge, source, budget, wanted)
+    X, Y, w = _taken(source, torch.arange(source.n))
     K = kernel(X)
     shift = max(ridge, LEAST * K.diagonal().mean().item()) / w
     L, info = torch.linalg.cholesky_ex(K + torch.diag(shift + 1e-12 * len(K)))
@@ -76,7 +82,9 @@ def leverages(
         return None
     C, Y = torch.cholesky_inverse(L), _with_ones(Y)
     values = Y - shift[:, None] * (C @ Y)
-    return Leverage.of(rows, values, 1 - shift * C.diagonal(), w, source.n)
+    lever = 1 - shift * C.diagonal()
+    found = Leverage.of(torch.arange(source.n), values, lever, w, source.n)
+    return found if wanted is None else Leverage(*(part[wanted] for part in found))
 
 
 def _with_ones(Y: Tensor) -> Tensor:
@@ -89,9 +97,12 @@ def _taken(source: Source, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return X, Y, w
 
 
-def _of_nearest(kernel: Kernel, ridge: float, source: Source, budget: int) -> Leverage | None:
+def _of_nearest(
+    kernel: Kernel, ridge: float, source: Source, budget: int, wanted: Tensor | None
+) -> Leverage | None:
     """Left out, a row is off by r and might be by v + λ; with it, by r λ/(v + λ)."""
-    judge = Nearby.within(kernel, source, budget // 3, NEAREST[source.device.type == "cuda"], 0)
+    most = NEAREST[source.device.type == "cuda"]
+    judge = Nearby.within(kernel, source, budget // 3, most, 0, wanted)
     grams = judge.grams(kernel) if len(judge.X) else []
     grams = [one._replace(Y=_with_ones(one.Y)) for one in grams]
     found = judge.moments(kernel, grams, max(ridge, LEAST)) if grams else None
@@ -104,13 +115,17 @@ def _of_nearest(kernel: Kernel, ridge: float, source: Source, budget: int) -> Le
     return Leverage.of(judge.rows, full, 1 - own, judge.w, grams[0].Y.shape[1])
 
 
-def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) -> Leverage | None:
+def _of_some(
+    kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int, wanted: Tensor | None
+) -> Leverage | None:
     """Least squares in the span of some centers, (ΦᵀwΦ + λ) β = Φᵀw y, of as many rows as have the
     share of centers that all have.
     """
     count = min(source.n, SOME, max(2 * len(Z), round(len(Z) * source.n / p)))
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randperm(source.n, generator=generator)[:count]
+    rows = torch.randperm(source.n, generator=generator)
+    first = torch.zeros(0, dtype=torch.long) if wanted is None else wanted
+    rows = torch.cat([first, rows[~torch.isin(rows, first)]])[:count]
     X, Y, w = _taken(source, rows)
     most = max(1, round(count * p / source.n))
     Z = Z[torch.linspace(0, len(Z) - 1, min(len(Z), most)).round().long().to(Z.device)].to(X)
@@ -138,4 +153,7 @@ def _of_some(kernel: Kernel, ridge: float, source: Source, Z: Tensor, p: int) ->
         left = (Y.cpu() - found.values) / (1 - found.lever.clamp(0, HIGHEST))[:, None]
         return (w.cpu()[:, None] * left**2).sum().item()
 
-    return min(tried, key=off) if tried else None
+    found = min(tried, key=off, default=None)
+    if found is None or wanted is None:
+        return found
+    return Leverage(*(part[: len(wanted)] for part in found))

@@ -84,22 +84,25 @@ class Nearby(Judge):
         size: int | None = None,
         copies: bool = False,
         by_time: Tensor | None = None,
+        judged: Tensor | None = None,
     ):
         """`sample` says what the score is; as many rows are judged as fit into the budget, `most`
         of them, by `size` rows around each; `copies`: also by rows of the same X, which tell the
         noise, where their targets differ: others are the same row twice. `by_time`: the numbers of
-        the rows from the first to the last.
+        the rows from the first to the last. `judged`: the rows themselves, by all others.
         """
         rows = torch.randperm(source.n, generator=generator)
         usual, around = ON_GPU if source.device.type == "cuda" else ON_CPU
         self._size, self._copies = size or around, copies
-        judged = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
-        self._source, self._among = source, rows[judged : judged + p]
-        self.rows = rows[:judged]
+        count = min(most or usual, source.n // 4, budget // (COPIES * 8 * self._size**2))
+        self._source, self._among = source, rows[count : count + p]
+        self.rows = rows[:count]
+        if judged is not None:
+            self.rows, self._among = judged, rows[:p]
         if by_time is not None:
             last = source.n // LATE
             early, late = by_time[:-last], by_time[-last:]
-            self.rows = late[rows[rows < last][:judged]]
+            self.rows = late[rows[rows < last][:count]]
             self._among = early[rows[rows < len(early)][:p]]
         batch = source.take(self.rows)
         self.X, self.Y, self.w = (
@@ -110,7 +113,15 @@ class Nearby(Judge):
         self.folds = [Fold(every, every)]
 
     @classmethod
-    def within(cls, kernel: Kernel, source: Source, budget: int, most: int, seed: int) -> Nearby:
+    def within(
+        cls,
+        kernel: Kernel,
+        source: Source,
+        budget: int,
+        most: int,
+        seed: int,
+        judged: Tensor | None = None,
+    ) -> Nearby:
         """By all rows, or as many as fit into the budget, where no score is asked for: of a small
         one, fewer rows around each rather than few rows.
         """
@@ -120,7 +131,8 @@ class Nearby(Judge):
         p = most_among([kernel], source, budget)
         sample, generator = Sample(nothing, nothing, nothing, 1.0), torch.Generator()
         seeded = generator.manual_seed(seed)
-        return cls(sample, source, p, budget, seeded, most, max(2, size), copies=True)
+        size = max(2, size)
+        return cls(sample, source, p, budget, seeded, most, size, copies=True, judged=judged)
 
     def grams(self, kernel: Kernel) -> list[Around]:
         """Of the rows nearest to each, in pieces of a few rows."""
