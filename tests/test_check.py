@@ -299,12 +299,6 @@ def test_frames_for_models_of_arrays():
     np.testing.assert_array_equal(model.predict(frame), model.predict(X))
     model.partial_fit(frame, X[:, 0])
     assert model.rows_seen_ == 200 and model.held_out_ is None and model.origin_["rows"] == 200
-    before = KernelRegressor(**QUICK).fit(X, X[:, 0])  # as earlier versions fitted a frame
-    before.feature_names_in_ = np.array(list("abc"), dtype=object)
-    mixed = frame[["c", "a", "b"]].assign(more=1.0)
-    np.testing.assert_array_equal(before.predict(mixed), before.predict(X))
-    with pytest.raises(InputError, match="lacks the feature names 'a'"):
-        before.predict(frame.rename(columns={"a": "z"}))
 
 
 def test_settings_of_a_run_are_nobody_s_business(tmp_path):

@@ -21,7 +21,6 @@ from kernelmill.distributed.team import agree
 from kernelmill.distributed.threads import run_threads
 from kernelmill.errors import DataFileError
 from kernelmill.solvers import EigenPro4
-from kernelmill.storage import run_folder
 from test_ranks import environment, finished, free_port
 
 g = np.random.default_rng(0)
@@ -114,34 +113,6 @@ def test_held_out_rows_count_too(tmp_path):
     model(tmp_path, callbacks=stop_after_an_epoch, **settings).fit(rows, targets)
     with pytest.raises(CheckpointError, match="the rows held out changed"):
         model(tmp_path, **settings).fit(rows, changed(targets, out[0], 9.0))
-
-
-def without_fingerprints(folder):
-    """As version 920a162 wrote it."""
-    run = run_folder.Run(folder, 0, True)
-    run.close()
-    for path in folder.glob("choices-*"):
-        content = {
-            name: value
-            for name, value in run_folder.read(path).items()
-            if name not in ("format", "version", "data")
-        }
-        shutil.rmtree(path)
-        run._write_part(path, content)
-
-
-def test_runs_without_fingerprints_go_on_as_far_as_they_know(tmp_path, begun):
-    folder, want = begun
-    shutil.copytree(folder, tmp_path / "run")
-    without_fingerprints(tmp_path / "run")
-    for given, more, said in (
-        ((X, -y, w), {}, "targets of checksum"),
-        ((X + 1, y, w), {}, "rows of checksum"),
-        ((X, y, w), dict(random_state=1), "random_state=1"),
-    ):
-        with pytest.raises(CheckpointError, match=said):
-            model(tmp_path / "run", **more).fit(*given)
-    assert torch.equal(model(tmp_path / "run").fit(X, y, w).model_.alpha, want)
 
 
 def test_a_streamed_run_goes_on_with_a_copy_and_not_with_another_file(tmp_path):

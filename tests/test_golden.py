@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
 import sys
 import tempfile
 import warnings
@@ -37,10 +36,7 @@ from kernelmill.solvers import (
     Pegasos,
 )
 
-FILE, FIXTURES = (
-    Path(__file__).with_name("golden.json"),
-    Path(__file__).parent / "fixtures" / "runs",
-)
+FILE = Path(__file__).with_name("golden.json")
 rng = np.random.default_rng(5)
 X = rng.normal(size=(2000, 4)).astype(np.float32)
 Y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=2000)
@@ -87,28 +83,6 @@ def in_chunks(**settings):
     for start in range(0, 2000, 500):
         model.partial_fit(X[start : start + 500], Y[start : start + 500])
     return model.add_centers(X[:20]).partial_fit(X[:500], Y[:500])
-
-
-def of_a_run_from_before(name):
-    """A folder that an earlier version left in the middle of a run."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(FIXTURES / name, Path(folder) / "run")
-        return old_run(name.split("-")[0], Path(folder) / "run").fit(X[:600], Y[:600])
-
-
-def old_run(solver, folder, **more):
-    given = {
-        "eigenpro4": EP4_OFTEN,
-        "eigenpro2": EigenPro2(s=100, q=20),
-        "falkon": Falkon(tolerance=0, iterations=6),
-    }[solver]
-    more = {
-        "n_centers": None if solver == "eigenpro2" else 40,
-        "epochs": None if solver == "falkon" else 3,
-        "ridge": 0.1,
-        **more,
-    }
-    return regressor(solver=given, checkpoint=folder, checkpoint_every=0, resume=True, **more)
 
 
 def by_ranks(solver, **settings):
@@ -187,10 +161,6 @@ FITS = {
     "chunks": lambda: in_chunks(ridge=0.1, epochs=None),
     "chosen regression": lambda: KernelRegressor(random_state=0).fit(X[:300], Y[:300]),
     "chosen classes": lambda: KernelClassifier(random_state=0).fit(X[:300], LABELS[:300]),
-    **{
-        f"a run of before: {path.name}": lambda name=path.name: of_a_run_from_before(name)
-        for path in sorted(FIXTURES.iterdir())
-    },
 }
 
 

@@ -18,7 +18,7 @@ import kernelmill
 from kernelmill import Columns, DataFileError, KernelClassifier, KernelRegressor, kernels
 from kernelmill.cli import app
 from kernelmill.cli.inputs import task_of
-from kernelmill.data import Encoder, dates, kinds, learn, opened
+from kernelmill.data import dates, kinds, learn, opened
 
 g = np.random.default_rng(0)
 N = 600
@@ -107,7 +107,7 @@ def test_the_same_table_gives_the_same_model_and_predictions_to_the_bit(tmp_path
     assert torch.equal(model.model_.Z, from_frame.model_.Z) and torch.equal(
         model.model_.alpha, from_frame.model_.alpha
     )
-    assert model.encoder_.kinds == [
+    assert list(model.encoder_.kinds.values()) == [
         "number",
         "number",
         "boolean",
@@ -686,50 +686,3 @@ def test_kept_columns_stand_as_they_stood(tmp_path, monkeypatch, kind, out):
         )
     found = pd.read_csv(out, dtype=str) if out == "p.csv" else pd.read_parquet(out)
     assert found["price"].tolist() == frame["price"].tolist()
-
-
-def test_an_encoder_from_before_kinds_were_stored_does_what_it_did(tmp_path):
-    """Dates were numbers in the file's own unit, words for missing values were missing in texts
-    too, booleans were named 0 and 1.
-    """
-    seconds = (WHEN - pd.Timestamp("1970-01-01")).total_seconds().to_numpy()
-    frame = pd.DataFrame({"when": WHEN, "c": g.choice(["NA", "a"], N), "flag": FRAME["flag"]})
-    for unit in (1 / 86_400, 1.0, 1e3, 1e9):
-        one_hot = np.concatenate([np.eye(2), np.zeros((1, 2))]).astype(np.float32)
-        stored = {
-            "numbers": ["when"],
-            "widths": [1],
-            "shift": np.array([seconds.mean() * unit]),
-            "scale": np.array([seconds.std() * unit]),
-            "flagged": np.empty(0, np.int64),
-            "kind": "float32",
-            "missing": "impute",
-            "order": ["when", "c", "flag"],
-            "categories": [
-                {
-                    "name": "c",
-                    "how": "one_hot",
-                    "width": 2,
-                    "values": ["a", None],
-                    "table": one_hot,
-                    "folds": None,
-                },
-                {
-                    "name": "flag",
-                    "how": "one_hot",
-                    "width": 2,
-                    "values": ["0", "1"],
-                    "table": one_hot,
-                    "folds": None,
-                },
-            ],
-        }
-        encoder = Encoder.from_dict(stored)
-        names = [frame["c"] == "a", frame["c"] == "NA", ~frame["flag"], frame["flag"]]
-        want = np.column_stack([(seconds - seconds.mean()) / seconds.std(), *names])
-        for data in (
-            csv_of(tmp_path / "t.csv", frame),
-            frame,
-            frame.assign(when=frame["when"].astype("datetime64[s]")),
-        ):
-            np.testing.assert_allclose(encoder.encode(opened(data, 1 << 30), 0, N), want, atol=1e-6)

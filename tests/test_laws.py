@@ -539,32 +539,6 @@ def test_probabilities_do_not_depend_on_the_order_of_rows_or_classes():
         )
 
 
-def test_a_run_of_sorted_rows_that_an_earlier_version_began_goes_on(tmp_path, monkeypatch):
-    """EigenPro 1 took rows as they came; those of up to 10,000 come sorted."""
-    case, _ = example(FITS["eigenpro1"], False)
-    model = KernelRegressor(
-        kernel=kernels.Laplacian(1.5), solver="eigenpro1", ridge=0.1, epochs=6, random_state=0
-    )
-    monkeypatch.setattr(solvers.EigenPro1, "subsamples", False)
-    want = said(clone(model).fit(case.X, case.y), case.T)
-    stopped = clone(model).set_params(
-        checkpoint=str(tmp_path / "run"), checkpoint_every=0.0, callbacks=stop_after_two_epochs
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        stopped.fit(case.X, case.y)
-    assert stopped.n_iter_ == 2
-    monkeypatch.setattr(solvers.EigenPro1, "subsamples", True)
-    again = (
-        clone(model).set_params(checkpoint=str(tmp_path / "run"), resume=True).fit(case.X, case.y)
-    )
-    np.testing.assert_array_equal(said(again, case.T), want)
-
-
-def stop_after_two_epochs(event: Any) -> bool:
-    return event.kind == "epoch" and event.epoch >= 2
-
-
 def test_a_constant_column_does_not_change_the_bandwidths_of_others():
     g = np.random.default_rng(0)
     X, w = torch.from_numpy(g.normal(size=(150, 3))), torch.ones(150, dtype=torch.float64)

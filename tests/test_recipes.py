@@ -329,7 +329,7 @@ def test_rows_of_no_weight_do_not_calibrate(monkeypatch):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_run_goes_on_with_the_rows_that_it_began_with(known, tmp_path, monkeypatch):
-    """Runs of a version that kept rows out do not say that each was left out."""
+    """Whether rows are kept out, or each is left out once, is decided once."""
     rows, labels = a_product()
     settings = {**WIDE, "checkpoint": tmp_path / "run"}
     if not known:

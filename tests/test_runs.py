@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from kernelmill import CheckpointError, InputError, KernelClassifier, KernelRegressor, kernels
-from kernelmill.distributed.threads import run_threads
 from kernelmill.solvers import (
     NYTRO,
     PCG,
@@ -111,35 +110,6 @@ def test_a_run_of_a_solver_that_is_not_in_the_registry_goes_on(tmp_path):
     model(tmp_path, callbacks=stopping_after(9), **own).fit(X, y)
     done, undisturbed = model(tmp_path, **own).fit(X, y), model(**own).fit(X, y)
     assert torch.equal(done.model_.alpha, undisturbed.model_.alpha) and done.n_iter_ == 3
-
-
-def test_runs_of_the_first_version_go_on(tmp_path, whole, monkeypatch):
-    model(tmp_path, callbacks=stopping_after(9)).fit(X, y)
-    run = Run(tmp_path, 0, True)
-    run.close()
-    written = {path: run_folder.read(path) for path in tmp_path.iterdir()}
-    monkeypatch.setattr(run_folder, "VERSION", 1)
-    for path, found in written.items():  # as they were written before anything was dealt out
-        content = {
-            name: value
-            for name, value in found.items()
-            if name not in ("format", "version", "dealt")
-        }
-        rows = found["dealt"]
-        if "state" in content:
-            content["watch"]["best"] = rows.pop("best")
-            content["state"] |= rows
-        else:
-            content |= rows
-        shutil.rmtree(path)
-        run._write_part(path, content)
-    monkeypatch.undo()
-    newest = max(tmp_path.glob("checkpoint-*"))
-    parts = run_threads(2, lambda comm: run_folder.read(newest, comm)["dealt"]["alpha"])
-    assert [len(part) for part in parts] == [150, 150] and torch.equal(
-        parts[1], run_folder.read(newest)["dealt"]["alpha"][1::2]
-    )
-    assert torch.equal(model(tmp_path).fit(X, y).model_.alpha, whole)
 
 
 SOLVERS = [
@@ -367,6 +337,15 @@ def test_a_damaged_checkpoint_is_said_and_the_older_one_used(stopped, whole, how
     with pytest.warns(UserWarning, match="is damaged"):
         done = model(stopped).fit(X, y)
     assert torch.equal(done.model_.alpha, whole)
+
+
+def test_runs_of_another_version_are_refused(stopped, monkeypatch):
+    monkeypatch.setattr(run_folder, "VERSION", run_folder.VERSION + 1)
+    with (
+        pytest.warns(UserWarning, match="written by another version"),
+        pytest.raises(CheckpointError, match="nothing in"),
+    ):
+        model(stopped).fit(X, y)
 
 
 def test_damaged_choices_have_a_copy(stopped, whole):

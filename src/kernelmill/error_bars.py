@@ -108,7 +108,6 @@ def error_bars(model: KernelModel, intervals: Intervals | None) -> ErrorBars | N
 
 def no_error_bars() -> InputError:
     return InputError(
-        "this model has no error bars: it was made before there were any, or of too few rows that"
-        " it did not learn from; fit it again with validation_fraction=0.1, or with"
-        " uncertainty='posterior'."
+        "this model has no error bars: there were too few rows that it did not learn from; fit it"
+        " again with validation_fraction=0.1, or with uncertainty='posterior'."
     )

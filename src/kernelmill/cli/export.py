@@ -11,7 +11,7 @@ from .console import as_json, command, escape, rank, results
 from .options import AsJson, Debug, Model
 from .outputs import check_writable
 
-TYPES = {  # of inputs, as they are told; "" where a model, of a matrix or an early one, has none
+TYPES = {  # of inputs, as they are told; "" where a model, of a matrix, has none
     "number": "numbers, float64",
     "boolean": "booleans, float64 of 0 and 1",
     "date": "dates, float64 seconds since 1970 in UTC",
@@ -41,9 +41,7 @@ def export(
         as_json({"out": str(out), "inputs": inputs})
     else:
         results().print(f"ONNX file written to {escape(str(out))}; its inputs:")
-        known = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
-        names = inputs if encoder is None else encoder.inputs
-        kinds = [known.get(name, "") for name in names]
+        kinds = [""] if encoder is None else list(encoder.kinds.values())
         for kind, said in TYPES.items():
             own = [each for each, of in zip(inputs, kinds, strict=True) if of == kind]
             if own:

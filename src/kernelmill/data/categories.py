@@ -32,7 +32,7 @@ class Category:
     table: np.ndarray | None = None
     # (FOLDS, values + 1, outputs) the first of them without a fold's rows; not stored
     folds: np.ndarray | None = None
-    features: list[str] = field(default_factory=list)  # names of them; early models stored none
+    features: list[str] = field(default_factory=list)  # names of them, where `how` does not say
     code_width: int = 0  # the last features: a random code of the value
 
     @cached_property
@@ -174,19 +174,3 @@ def meanings(texts: np.ndarray) -> np.ndarray:
     another."""
     known = {text: None if text is None else canonical(text) for text in set(texts.tolist())}
     return np.array([known[text] for text in texts.tolist()], dtype=object)
-
-
-_BEFORE = "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?"
-
-
-def texts_before(texts: np.ndarray, category: Category) -> np.ndarray:
-    """Texts as models from before kinds were stored had them: words for a missing value were
-    missing, and an empty text was a name."""
-    known = set() if category.how == "hash" else set(category.values)
-    empty = "" if "" in known and None not in known else None
-
-    def before(text: str | None) -> str | None:
-        lost = text is None or (text in _BEFORE and text not in known)
-        return empty if lost else text
-
-    return np.array([before(text) for text in texts.tolist()], dtype=object)

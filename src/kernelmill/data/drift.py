@@ -69,8 +69,7 @@ def oddities(encoder: Encoder, table: Table) -> list[Oddity]:
 
 def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
     """One column, read as in training."""
-    kinds = dict(zip(encoder.order, encoder.kinds, strict=False))
-    alone = replace(encoder, order=[name], kinds=[kinds[name]]) if kinds else encoder
+    alone = replace(encoder, kinds={name: encoder.kinds[name]})
     try:
         table = alone.over(table)
         parts = [table.read([name], a, b)[name] for a, b in spread(table.n, LOOKED_AT)]

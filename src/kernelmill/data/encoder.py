@@ -6,7 +6,6 @@ raw table. It is plain data, so that it can be stored without running code on lo
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -16,7 +15,7 @@ from . import dates
 from .account import Account
 from .amounts import Amounts, Forms
 from .bounds import check_bounds, clipped
-from .categories import Category, checksums, fold_of, meanings, texts_before
+from .categories import Category, checksums, fold_of, meanings
 from .checks import check_finite, is_clean, refuse
 from .number_names import NumberNames
 from .tables import Table
@@ -36,12 +35,11 @@ class Encoder:
     flagged: np.ndarray  # columns that had missing values: each gets a column that says where
     categories: list[Category | Amounts]
     kind: str  # of the features: "float32", or the matrix's own
+    kinds: dict[str, str]  # of the fields, by name, as they stood in the table
     missing: str = "impute"
-    order: list[str] = field(default_factory=list)  # the fields as they stood in the table
-    kinds: list[str] = field(default_factory=list)  # of these fields; early models stored none
-    reading: Reading = field(default_factory=Reading)  # how they are written; early: not stored
-    account: Account = field(default_factory=Account)  # of the columns; early: not stored
-    rows: int = 0  # that it was learned from; early: not stored
+    reading: Reading = field(default_factory=Reading)  # how they are written
+    account: Account = field(default_factory=Account)  # of the columns
+    rows: int = 0  # that it was learned from
     by_content: bool = False  # a training row's fold follows from the row, not its number; unstored
     constant: list[int] = field(default_factory=list)  # features that are 0 in training; unstored
     bounds: np.ndarray | None = None  # (2, their columns) the least and most that values count as
@@ -62,12 +60,11 @@ class Encoder:
     @property
     def inputs(self) -> list[str]:
         """Names of the fields it reads."""
-        return self.order or [*self.numbers, *(category.name for category in self.categories)]
+        return list(self.kinds)
 
     @property
     def dates(self) -> set[str]:
-        pairs = zip(self.order, self.kinds, strict=False)
-        return {name for name, kind in pairs if kind == "date"} & set(self.numbers)
+        return {name for name in self.numbers if self.kinds[name] == "date"}
 
     @property
     def days(self) -> list[int]:
@@ -121,15 +118,9 @@ class Encoder:
 
     def over(self, table: Table) -> Table:
         """A table with fields of the kinds that were learned, whatever it holds itself."""
-        if self.kinds:
-            wanted = dict(zip(self.order, self.kinds, strict=True))
-            left = [name for name in table.fields if name not in wanted]
-            written = as_written(table, self.reading, wanted, left=left, percents=self.percents)
-            return written.of_kinds(wanted)
-        texts = {category.name: "text" for category in self.categories}
-        dated = {name for name in self.numbers if table.field(name).kind == "date"}
-        numbers = {name: "number" for name in self.numbers if name not in dated}
-        return table.of_kinds({**numbers, **texts})  # dates: see `_dates_before`
+        left = [name for name in table.fields if name not in self.kinds]
+        written = as_written(table, self.reading, self.kinds, left=left, percents=self.percents)
+        return written.of_kinds(self.kinds)
 
     def encode(
         self,
@@ -161,8 +152,6 @@ class Encoder:
 
     def _encode_numbers(self, table: Table, block: dict[str, np.ndarray], out: np.ndarray) -> None:
         """The first columns of `out`: numbers, and which of them were missing."""
-        if not self.kinds:
-            self._dates_before(table, block)
         values = in_parts(block, self.numbers, self.dates)
         lost = None if is_clean(values) else np.isnan(values)
         if lost is not None:
@@ -192,22 +181,9 @@ class Encoder:
             if isinstance(category, Amounts):
                 out[:, columns] = category.encode(texts, training)
                 continue
-            if not self.kinds:
-                texts = texts_before(texts, category)
-            elif category.how == "hash":
+            if category.how == "hash":
                 texts = meanings(texts)
             out[:, columns] = category.encode(texts, fold)
-
-    def _dates_before(self, table: Table, block: dict[str, np.ndarray]) -> None:
-        """Models from before kinds were stored took a date for a number in the file's own unit. The
-        mean says which that was."""
-        starts = [0, *itertools.accumulate(self.widths)]
-        for name, start in zip(self.numbers, starts, strict=False):
-            if table.fields[name].kind == "date":
-                units = np.array([1 / dates.DAY, 1, 1e3, 1e6, 1e9])
-                mean = np.maximum(np.abs(self.shift[start]), 1e-9)
-                near = np.abs(np.log(mean / (units * 1.5e9))).argmin()
-                block[name] = block[name] * units[near]
 
     def to_dict(self) -> dict[str, object]:
         left_out = ("categories", "by_content", "constant", "seen_as", "reading", "account")
@@ -221,8 +197,8 @@ class Encoder:
     def from_dict(cls, values: dict[str, Any]) -> Encoder:
         """What `to_dict` gave. ValueError where its parts do not fit each other."""
         made = [_text_column(category) for category in values["categories"]]
-        reading = Reading.from_dict(values["reading"]) if "reading" in values else Reading()
-        account = Account.from_list(values.get("account", []))
+        reading = Reading.from_dict(values["reading"])
+        account = Account.from_list(values["account"])
         found = cls(**{**values, "categories": made, "reading": reading, "account": account})
         found._validate()
         for category in found.categories:
@@ -247,7 +223,8 @@ class Encoder:
             raise ValueError("the encoder's columns have no scale")
         if (self.scale <= 0).any():
             raise ValueError("the encoder's columns have no scale")
-        if len(self.kinds) not in (0, len(self.order)) or not set(self.kinds) <= KINDS:
+        names = {*self.numbers, *(category.name for category in self.categories)}
+        if not names <= self.kinds.keys() or not set(self.kinds.values()) <= KINDS:
             raise ValueError("the encoder's kinds do not fit its columns")
         widths = dict(zip(self.numbers, self.widths, strict=True))
         if any(widths[name] != len(dates.PARTS) for name in self.dates):
@@ -264,7 +241,7 @@ def _text_column(values: dict[str, Any]) -> Category | Amounts:
 def matrix(name: str, d: int, kind: str, bounds: np.ndarray | None = None) -> Encoder:
     """The encoder of a matrix that is used as it is, within these bounds."""
     parts = np.zeros(d), np.ones(d), np.empty(0, np.int64)
-    return Encoder([name], [d], *parts, [], kind, bounds=bounds)
+    return Encoder([name], [d], *parts, [], kind, {name: "number"}, bounds=bounds)
 
 
 def in_parts(block: dict[str, np.ndarray], numbers: list[str], dated: set[str]) -> np.ndarray:

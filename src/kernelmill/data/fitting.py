@@ -279,9 +279,8 @@ def _scaled(columns: Columns, given: _Fields, moments: Moments, lost: np.ndarray
         np.flatnonzero((lost > 0) & ~empty),
         [],
         str(moments.dtype) if plain and moments.dtype is not None else "float32",
+        given.kinds,
         columns.missing,
-        given.names,
-        list(given.kinds.values()),
         constant=[] if plain else np.flatnonzero(~varies).tolist(),
     )
 

@@ -42,7 +42,8 @@ def load(
         estimator = ESTIMATORS[extra["estimator"]].restored(model, extra, encoder)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(
-            f"{str(folder)!r} is damaged or from another version ({type(error).__name__}: {error})."
+            f"{str(folder)!r} is damaged ({type(error).__name__}: {error}); restore it from a copy"
+            " or train again."
         ) from None
     return estimator if kernel is None else estimator.set_params(kernel=kernel)
 

@@ -80,6 +80,8 @@ CHECKED_ROWS = 1000
 WINDOW_BYTES = 512 << 20  # of streamed rows that are mixed with each other
 
 
+RECORDS: dict[str, type[Intervals] | type[Sets]] = {"intervals_": Intervals, "sets_": Sets}
+
 NOT_STORED = ("callbacks", "checkpoint", "resume")  # settings of a run, not of its model
 
 
@@ -416,7 +418,7 @@ class KernelEstimator(BaseEstimator):
         """Rows for partial_fit, as features."""
         arrays = getattr(self, "encoder_", None) is None and self._matrix is None
         if arrays and is_frame(X) and not isinstance(y, str):
-            rows = self._check_X(self._as_array(X), reset=False)
+            rows = self._check_X(X.to_numpy(), reset=False)
             return rows, self.read_targets(y), sample_weight
         if is_table_like(X, y):
             given, y, sample_weight = self.given(X, y, sample_weight)
@@ -552,9 +554,7 @@ class KernelEstimator(BaseEstimator):
         file.
         """
         encoder, classes = getattr(self, "encoder_", None), getattr(self, "classes_", None)
-        found = {} if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
-        if encoder is not None and not encoder.kinds:  # a model from before they were stored
-            found = {category.name: "text" for category in encoder.categories}
+        found = {} if encoder is None else dict(encoder.kinds)
         if self._target and classes is not None and classes.dtype.kind in "UO":
             found[str(self._target)] = "text"
         return found
@@ -716,7 +716,7 @@ class KernelEstimator(BaseEstimator):
         )
         return np.sort(out) if len(out) else None
 
-    def _share_to_check(self, n: int, before: Peeked) -> float:
+    def _share_to_check(self, n: int) -> float:
         """Of a large regression whose kernel is chosen: rows on which the final model is
         compared with what the choice promised.
         """
@@ -724,11 +724,7 @@ class KernelEstimator(BaseEstimator):
             return max(0.0, 1 - self.solver.n / n) if n > MERGE_ROWS else 0.0
         kernel = resolve_kernel(self.kernel)
         chosen = kernel is None or isinstance(getattr(kernel, "bandwidth", None), str)
-        # A run of a version that kept none out.
-        begun_before = bool(before) and "expected" not in before
-        return (
-            min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS and not begun_before else 0.0
-        )
+        return min(0.02, CHECKED_ROWS / n) if chosen and n > MERGE_ROWS else 0.0
 
     def _stops_early(self) -> bool:
         """Whether the best score of held-out rows ends the fit: as asked, or for a solver whose
@@ -745,21 +741,6 @@ class KernelEstimator(BaseEstimator):
         """f(X), (r, c): checked, on the model's device."""
         return self._through(X, lambda features: self.model_(features))
 
-    def _as_array(self, X: DataLike) -> np.ndarray:
-        """A frame for a model that was trained on an array: the columns of its names, where it has
-        any, in their order.
-        """
-        names = list(getattr(self, "feature_names_in_", []))
-        if names and set(names) <= set(X.columns):
-            X = X[names]
-        elif names:
-            lacking = sorted(set(names) - set(X.columns))
-            raise InputError(
-                f"the data frame lacks the feature names {lacking[0]!r}, which the model was"
-                " trained on; add or rename them."
-            )
-        return X.to_numpy()
-
     def _as_table(self, X: DataLike, in_memory: int = 0) -> tuple[Table, Encoder]:
         """Rows as a table, and what makes features of them: see as_table."""
         encoder, d = getattr(self, "encoder_", None), self.n_features_in_
@@ -775,7 +756,7 @@ class KernelEstimator(BaseEstimator):
         encoder = getattr(self, "encoder_", None)
         with own_modes():
             if encoder is None and self._matrix is None and is_frame(X):
-                X = self._as_array(X)
+                X = X.to_numpy()
             if encoder is None and not is_table_like(X):
                 return function(self._check_X(X, reset=False))
             agree(self.model_.comm, {"call": "predict, of a table"})
@@ -887,12 +868,11 @@ class KernelEstimator(BaseEstimator):
     def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
         """The estimator of a model folder."""
         estimator = cls(**extra["params"])
-        seen = extra["fitted"].get("rows_seen_", model.n_centers)
-        # In no file from before there was partial_fit.
-        before = {"_stands": model.n_centers, "_weight_seen": float(seen)}
-        for name, value in {**before, **extra["fitted"]}.items():
+        for name, value in extra["fitted"].items():
             if name not in cls._saved:
                 raise KeyError(name)
+            if name in RECORDS and value is not None:
+                value = RECORDS[name].from_dict(value)
             setattr(estimator, name, value)
         estimator.model_, estimator.encoder_ = model, encoder
         estimator.plan_, estimator.history_ = Plan.from_dict(extra["plan"]), extra["history"]
@@ -979,9 +959,7 @@ class KernelEstimator(BaseEstimator):
             **(self.origin_ or {}),
             "held_out": held and {"rows": held["rows"], "how": held["how"], **held["scores"]},
             "classes": None if classes is None else [str(name) for name in classes],
-            "columns": (
-                None if encoder is None else dict(zip(encoder.order, encoder.kinds, strict=False))
-            ),
+            "columns": None if encoder is None else dict(encoder.kinds),
             "kernel": kernels.kernel_line(model.kernel),
             "centers": model.n_centers,
             "features": model.Z.shape[1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
-from ..calibration import FLOOR, Calibration, calibrate
+from ..calibration import Calibration, calibrate
 from ..callbacks.listeners import Callback
 from ..conformal import Sets, check_coverage
-from ..data import Columns, Encoder
+from ..data import Columns
 from ..data.kinds import of_array, places
 from ..distributed.team import is_alone
 from ..errors import InputError, warn
@@ -29,7 +29,6 @@ from ..learning import Fitted, Held, Judged, Rows, Units, learn
 from ..learning.rows import MERGE_ROWS, merge
 from ..learning.streaming import Chunk, remember
 from ..losses import Values
-from ..model import KernelModel
 from ..ops import in_own_modes
 from ..planning.arguments import unless_auto
 from ..planning.device import device_of
@@ -37,7 +36,6 @@ from ..planning.memory import parse_bytes
 from ..planning.plan import Plan
 from ..scoring import CLASSES, decision_bias
 from ..solvers import Solver, loss_of
-from ..storage.model_folder import Extra
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS, Effort, draw
 from ..types import DataLike
@@ -367,26 +365,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         logs = torch.log_softmax(calibration.logits(values), 1)
         return decision_bias(self._scoring(), logs, targets, w).numpy()
 
-    @classmethod
-    def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
-        """Models of before had a temperature, for values or, above a floor, their logarithms; the
-        bias, where there was one, within it; and decided for the likeliest class.
-        """
-        fitted = dict(extra["fitted"])
-        none = np.zeros(len(fitted["classes_"]))
-        fitted.setdefault("decision_bias_", none)
-        temperature = fitted.pop("temperature_", None)
-        if temperature is not None:
-            floor = fitted.get("floor_", 0.0)
-            slopes = (0.0, 1 / temperature) if floor else (1 / temperature, 0.0)
-            fitted["slope_"], fitted["log_slope_"] = slopes
-            fitted["bias_"] = fitted.get("bias_", none) / temperature
-            fitted["floor_"] = floor or FLOOR
-        stored = fitted.pop("sets_", None)
-        found = super().restored(model, {**extra, "fitted": fitted}, encoder)
-        found.sets_ = None if stored is None else Sets.from_dict(stored)
-        return found
-
     def _read(self, opened: Opened, classes: np.ndarray | None = None) -> Rows:
         codes = self._check_labels(opened.y, len(opened.X), classes)
         w = self._class_weighted(check_weights(opened.sample_weight, len(opened.X)), codes)
@@ -470,7 +448,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         calibration.
         """
         if opened.before:  # a run goes on with the rows that it began with
-            return len(opened.X) if opened.before.get("each_row") else CHECK_ROWS
+            return len(opened.X) if opened.before["each_row"] else CHECK_ROWS
         before = self.plan_ if self._warm() is not None else self.solver
         if isinstance(before, Plan):  # so does a stored plan, and a model
             return len(opened.X) if before.each_row else CHECK_ROWS
@@ -753,8 +731,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             found = torch.ones_like(probabilities, dtype=torch.bool)
         elif self.sets_ is None:
             raise InputError(
-                "this model has no prediction sets: it was made before there were any, or no rows"
-                " were kept out of its training; fit it again with validation_fraction=0.1."
+                "this model has no prediction sets: no rows were kept out of its training; fit it"
+                " again with validation_fraction=0.1."
             )
         else:
             found = self.sets_.holds(probabilities, coverage)

@@ -238,7 +238,7 @@ def as_table(
         )
         table = _positional(X, encoder)
     else:
-        table = opened(X, in_memory, dict(zip(encoder.inputs, encoder.kinds, strict=False)))
+        table = opened(X, in_memory, encoder.kinds)
     _require(encoder.inputs, table)
     for name, width in [
         *_widths(encoder).items(),

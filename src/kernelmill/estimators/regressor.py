@@ -250,7 +250,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         Y = self._check_y(opened.y, len(opened.X))
         w = check_weights(opened.sample_weight, len(opened.X))
         used = torch.nonzero(w > 0)[:, 0]
-        share = self._share_to_check(len(used), opened.before or {})
+        share = self._share_to_check(len(used))
         keep, out = split_rows(used, self._hold_out(len(used), share, opened.drawn))
         X, encoder = self._encode(opened, Y, keep, out, w)
         held = None if out is None else Held(X[out.to(X.device)], Y[out], w[out])
@@ -585,11 +585,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     @classmethod
     def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
-        fitted = dict(extra["fitted"])
-        stored, kept = fitted.pop("intervals_", None), fitted.pop("_kept", None)
-        found = super().restored(model, {**extra, "fitted": fitted}, encoder)
-        found.intervals_ = None if stored is None else Intervals.from_dict(stored)
-        found._kept = kept and Kept.checked(kept, model.Z.shape[1], len(model.intercept))
+        found = super().restored(model, extra, encoder)
+        if (kept := extra["fitted"]["_kept"]) is not None:
+            found._kept = Kept.checked(kept, model.Z.shape[1], len(model.intercept))
         return found
 
 

@@ -179,13 +179,6 @@ class Start:
     choices: Choices | None = None
     saved: Saved | None = None
 
-    def data(self, data: Data) -> Data:
-        """The rows as the run had them: runs of before targets had a unit of their own only
-        centered them.
-        """
-        old = self.choices is not None and "scale" not in self.choices
-        return data.unscaled() if old else data
-
     @property
     def given(self) -> Tensor | None:
         """Centers that are not to be chosen; of a sharded model this rank's."""
@@ -220,19 +213,19 @@ class Start:
         Z = before["dealt"]["Z"].to(plan.device)
         generator = torch.Generator()
         generator.set_state(before["generator"])
-        known = before.get("judged")
+        known = before["judged"]
         judged = None if known is None else Judged(**known)
         return Design(
             Choice(
                 kernel,
                 before["ridge"],
-                before.get("expected"),
+                before["expected"],
                 judged=judged,
-                signal=before.get("signal"),
+                signal=before["signal"],
             ),
             own,
             Centers(Z, before["order"], before["every_row"]),
-            before.get("constants", {}),
+            before["constants"],
             plan,
             generator,
         )

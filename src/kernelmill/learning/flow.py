@@ -18,13 +18,13 @@ from ..callbacks.listeners import Callback, Listeners
 from ..callbacks.progress import ChoosingLine, announce, plan_line
 from ..callbacks.validation import NoValidation, Validation
 from ..data import Stream
-from ..distributed.team import Alone, Communicator, leads, shard
+from ..distributed.team import Alone, Communicator, leads
 from ..errors import InputError, warn
 from ..planning.plan import Plan
 from ..scoring import USUAL
 from ..signals import Ends
 from ..solvers import Ended, NotFinite, Problem, Solution, State
-from ..storage.identity import identity
+from ..storage.identity import describe
 from ..storage.run_folder import Choices, NoRun, state_of
 from .check import check, may_repeat, verify
 from .choose import choose, decide
@@ -71,7 +71,6 @@ def learn(
     data = read(rows, request, comm)  # 1 read: rows and targets where they are trained on
     # From a run, a fitted model, a stored plan, or nothing.
     start = begin(request, data, store, warm)
-    data = start.data(data)
     task = decide(request, data, start, comm)  # 2 plan: the solver and its sizes
     generator = torch.Generator().manual_seed(request.seed)
     task = mix(check_solver(task, around.verbose), generator)
@@ -131,15 +130,14 @@ def begin(request: Request, data: Data, store: NoRun, warm: Warm | None) -> Star
 
 def identify(request: Request, data: Data) -> dict[str, str]:
     """What must be the same for a run to be resumed."""
-    source, rows, some = data.source, data.rows, data.source.some(64)
-    y = rows.y if rows.keep is None else rows.y[rows.keep.to(rows.y.device)]
+    source = data.source
     sizes = {
         "rows": source.n,
         "features": source.d,
         "outputs": source.c,
         "device": source.device.type,
     }
-    return identity({**sizes, **request.settings}, y, some.w, some.X)
+    return {name: describe(value) for name, value in {**sizes, **request.settings}.items()}
 
 
 def check_solver(task: Task, verbose: bool) -> Task:
@@ -181,15 +179,10 @@ def _check_posterior(task: Task) -> None:
 
 def mix(task: Task, generator: torch.Generator) -> Task:
     """Rows that are all centers may come sorted, and the first ones must be a random subsample."""
-    solver, source = task.solver, task.data.source
+    solver, data = task.solver, task.data
     if not (task.base.every_row and solver.every_row and solver.subsamples):
         return task
-    before = task.start.choices
-    if before is not None:  # EigenPro 1 of an earlier version did not mix them
-        Z = before["dealt"]["Z"].cpu()
-        if torch.equal(Z, source.take(torch.arange(source.n)[shard(task.team)]).X.cpu()):
-            return task
-    return replace(task, data=task.data.permuted(torch.randperm(source.n, generator=generator)))
+    return replace(task, data=data.permuted(torch.randperm(data.source.n, generator=generator)))
 
 
 def draws_of(task: Task, design: Design) -> NoDraws:
@@ -207,7 +200,6 @@ def choices(task: Task, design: Design) -> Choices:
     X = task.data.rows.X
     return {
         **design.to_choices(),
-        "scale": task.data.rows.units.scale,
         "each_row": task.data.rows.held is None,
         "window_rows": X.window_rows if isinstance(X, Stream) else 0,
     }

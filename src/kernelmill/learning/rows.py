@@ -180,11 +180,6 @@ class Data:
         rows = replace(self.rows, keep=order if keep is None else keep[order])
         return replace(self, rows=rows, source=source(rows, self.seed, self.device))
 
-    def unscaled(self) -> Data:
-        """The same with targets that are only centered."""
-        rows = replace(self.rows, units=Units.of(self.rows.units.mean))
-        return replace(self, rows=rows, source=source(rows, self.seed, self.device))
-
     def shared(self, comm: Communicator) -> Source:
         """The source that these ranks read together."""
         return (

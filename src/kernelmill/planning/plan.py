@@ -5,7 +5,7 @@ A stored plan is never redone: equal seed and plan give equal weights.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -114,16 +114,13 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Json]) -> Plan:
-        known = {field.name for field in fields(cls)}
-        if "dtype" in values:  # plans of before there were more precisions than two
-            values = {"precision": values["dtype"], **values}
         if isinstance(values.get("rates"), dict):
             rates = values["rates"]
             network = Network(**rates["network"]) if rates.get("network") else None
             values = {**values, "rates": Rates(**{**rates, "network": network})}
         if values.get("tried"):
             values = {**values, "tried": [tuple(one) for one in values["tried"]]}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**values)
 
     @property
     def features(self) -> int:

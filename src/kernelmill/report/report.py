@@ -199,7 +199,7 @@ def _shown_score(estimator: Estimator, score: float) -> tuple[str, float]:
 
 
 def _facts(estimator: Estimator) -> dict[str, str]:
-    encoder, classes = estimator.encoder_, getattr(estimator, "classes_", None)
+    classes = getattr(estimator, "classes_", None)
     facts = {
         "model": type(estimator).__name__,
         "kernel": kernel_line(estimator.model_.kernel),
@@ -207,10 +207,6 @@ def _facts(estimator: Estimator) -> dict[str, str]:
     }
     if classes is not None:
         facts["classes"] = _first(list(map(str, classes)), 20)
-    if encoder is not None and not encoder.account:  # a model from before it had one
-        facts["columns"] = _first(encoder.inputs, 40)
-        for category in encoder.categories:
-            facts[f"column {category.name!r}"] = category.summary
     return facts
 
 

@@ -33,8 +33,6 @@ LEAST = 1e-4  # of λ/ρ: the contraction that is hoped for where the ridge prom
 class ASkotchState(State):
     v: Tensor = field(kw_only=True)  # (n, c) the second of Nesterov's sequences
 
-    FORMER = {"direction": "v"}
-
 
 @dataclass(frozen=True)
 class Blocks(Setup):

@@ -158,9 +158,6 @@ class State:
     step_scale: float = 1.0  # halved at every step back
     loss: float | None = None  # of the last round
 
-    FORMER: ClassVar[
-        dict[str, str]
-    ] = {}  # names of fields in run folders of before each solver had a state of its own
     SHARED: ClassVar[set[str]] = {"plan"}
     PASSING: ClassVar[set[str]] = set()
 
@@ -184,21 +181,6 @@ class State:
 
     def revert(self) -> None:
         """Undo what later rounds did to fields that copies share."""
-
-    @classmethod
-    def from_stored(cls, values: dict[str, Json]) -> Self:
-        """The state of a checkpoint, whatever else stands there."""
-        values = {
-            **values,
-            **{cls.FORMER[name]: value for name, value in values.items() if name in cls.FORMER},
-        }
-        return cls(
-            **{
-                f.name: values[f.name]
-                for f in fields(cls)
-                if f.name in values and f.name not in cls.PASSING
-            }
-        )
 
 
 @dataclass(frozen=True)

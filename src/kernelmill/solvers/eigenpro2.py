@@ -208,9 +208,7 @@ def prepare_passes(
     K = product(problem.kernel, problem.Z, plan, comm)
     points = K.points(problem.Z)
     X_s = first(comm, points, plan.s or 0)
-    # A plan of before the ridge set a level.
-    begun_before = plan.eta is not None and plan.tau is None
-    level = 0.0 if begun_before else plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
+    level = plan.ridge / loss.usual_curvature(source) * len(X_s) / plan.n
     pre, spectrum = comm.same(
         lambda: build(
             K, X_s, plan.q or 0, fresh_rows(source, K, plan.fresh, generator), generator, level

@@ -35,8 +35,6 @@ POWER_ITERATIONS = 15
 class NYTROState(State):
     ahead: Tensor | None = None  # (p, c) the point whose gradient is taken next
 
-    FORMER = {"direction": "ahead"}
-
 
 @dataclass(frozen=True)
 class Descent(Setup):

@@ -35,8 +35,6 @@ class PegasosState(State):
     # (n, c) sum of the weights after each batch of the second half.
     average: Tensor = field(kw_only=True)
 
-    FORMER = {"r": "S", "direction": "average"}
-
 
 @dataclass(frozen=True)
 class Rows(Setup):

@@ -3,9 +3,8 @@
 Loading reads numbers and names, and never runs code.
 
 model.json has a format number, the kernel, and whatever the estimator adds; arrays stand in
-weights.safetensors, whose checksum it holds. `encoder` is what turns a raw table into features;
-version 1 has none. Saving is all or nothing (see Saver); what is read is checked, for others may
-have written it.
+weights.safetensors, whose checksum it holds. `encoder` is what turns a raw table into features.
+Saving is all or nothing (see Saver); what is read is checked, for others may have written it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ try:
 except ImportError:  # not a POSIX system: nothing then makes two savers wait for each other
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "kernelmill-model", 5
+FORMAT, VERSION = "kernelmill-model", 1
 
 JSON_NAME, WEIGHTS_NAME = "model.json", "weights.safetensors"
 
@@ -65,7 +64,6 @@ FITTED: dict[str, type | UnionType] = {
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
     "classes_": np.ndarray,
-    "temperature_": float,  # of models from before the slope
     "slope_": float,
     "log_slope_": float,
     "bias_": np.ndarray,
@@ -155,16 +153,7 @@ def save_model(
         )
     content: dict[str, Json] = {
         "format": FORMAT,
-        # Older versions of this library read what they understand: no kinds of columns, and no
-        # bias of probabilities.
-        "version": (
-            1
-            if encoder is None
-            and not {"bias_", "intervals_"} & {*extra.get("fitted", {})}
-            and not model.constants
-            and process is None
-            else VERSION
-        ),
+        "version": VERSION,
         "encoder": None if encoder is None else encode(encoder.to_dict(), "encoder", tensors),
         "kernel": encode(model.kernel, "kernel", tensors),
         "precision": model.precision,
@@ -174,7 +163,7 @@ def save_model(
         "extra": encode(extra, "extra", tensors),
     }
     # What the user gave may be dropped, what was learned may not.
-    for name, stored in content["extra"].get("fitted", {}).items():
+    for name, stored in content["extra"]["fitted"].items():
         if kind := find_dropped(stored):
             raise InputError(
                 f"{name} holds a {kind}, which no model file can hold; use labels that are texts,"
@@ -394,10 +383,10 @@ def _description(path: Path, text: bytes) -> dict[str, Json]:
             f"{str(path)!r} was not written by kernelmill: it has more than {DEEPEST} nested lists."
         )
     found = content.get("version")
-    if not isinstance(found, int) or not 1 <= found <= VERSION:
+    if found != VERSION:
         raise ModelFileError(
-            f"{str(path)!r} has format version {found!r}, this kernelmill reads 1 to {VERSION};"
-            " upgrade kernelmill."
+            f"{str(path)!r} has format version {found!r}, this kernelmill reads {VERSION}; upgrade"
+            " kernelmill."
         )
     return content
 
@@ -472,13 +461,13 @@ def _model(
     p, outputs = len(tensors["Z"]), len(tensors["intercept"])
     if tensors["Z"].ndim != 2 or tensors["alpha"].shape != (p, outputs):
         raise ModelFileError(f"{str(folder)!r} has weights whose shapes do not fit each other.")
-    precision = content.get("precision")  # files of before there was a choice have none
-    if precision is not None and precision not in PRECISIONS:
+    precision = content["precision"]
+    if precision not in PRECISIONS:
         raise ModelFileError(
             f"{str(folder)!r} has precision {precision!r}, this kernelmill knows"
             f" {', '.join(PRECISIONS)}; upgrade it."
         )
-    if content.get("uncertainty") is not None:
+    if content["uncertainty"] is not None:
         comm = Alone()
     process = _process(folder, content, tensors, fitted, comm)
     named = () if process is None else dict(process.named_buffers())
@@ -489,7 +478,7 @@ def _model(
                 " train again."
             )
     Z, alpha = (_own_rows(tensors[name], comm) for name in ("Z", "alpha"))
-    constants = {int(i): float(value) for i, value in content.get("constants", [])}
+    constants = {int(i): float(value) for i, value in content["constants"]}
     if not all(0 <= i < Z.shape[1] and math.isfinite(value) for i, value in constants.items()):
         raise ModelFileError(
             f"{str(folder)!r} is damaged: its constant features are {constants!r}; train again."
@@ -499,7 +488,7 @@ def _model(
     )
     encoder = (
         None
-        if content.get("encoder") is None
+        if content["encoder"] is None
         else Encoder.from_dict(decode(content["encoder"], tensors))
     )
     if encoder is not None and encoder.d != Z.shape[1]:
@@ -525,12 +514,12 @@ def _process(
 ) -> SparseProcess | SampledProcess | None:
     """What a Gaussian process knows beside its mean, if the model is one."""
     (p, d), outputs = tensors["Z"].shape, tensors["intercept"].shape
-    if content.get("uncertainty") is not None:
+    if content["uncertainty"] is not None:
         L, R, signal, noise = (tensors[name] for name in SPARSE)
         known = Sparse(L, R, signal, noise, float(content["uncertainty"]))
         fits = known.L.shape == known.R.shape == (p, p) and math.isfinite(known.ridge)
         process: SparseProcess | SampledProcess = SparseProcess(known)
-    elif content.get("sampled"):
+    elif content["sampled"]:
         origin, frequencies, heights, signal, noise = (tensors[name] for name in SAMPLED)
         samples = heights.shape[1]
         fits = origin.shape == (d,) and has_waves(kernel)
@@ -584,11 +573,8 @@ def _check_extra(folder: Path, extra: Extra, d: int | None, outputs: int) -> Non
     for name in ("slope_", "log_slope_"):
         if not wrong and not 0 <= fitted.get(name, 1.0) < math.inf:
             wrong.append((name, fitted[name]))
-    if not wrong and not 0 < fitted.get("temperature_", 1.0) < math.inf:
-        wrong.append(("temperature_", fitted["temperature_"]))
-    floor = fitted.get("floor_", 0.0)
-    if not wrong and not (0 < floor < 1 or (floor == 0 and "log_slope_" not in fitted)):
-        wrong.append(("floor_", floor))
+    if not wrong and not 0 < fitted.get("floor_", 0.5) < 1:
+        wrong.append(("floor_", fitted["floor_"]))
     if not wrong and (bounds := fitted.get("_bounds")) is not None and d is not None:
         check_bounds(bounds, d)
     if d is not None and fitted["n_features_in_"] != d:

@@ -44,7 +44,7 @@ from ..solvers import NAMED, Ended, Event, HistoryRow, Solver, State
 from ..types import Json
 from .atomic import write_file
 from .codec import decode, encode
-from .identity import DEFAULTS, OLD, shorten
+from .identity import shorten
 
 log = logging.getLogger("kernelmill")
 
@@ -53,8 +53,7 @@ try:
 except ImportError:  # not a POSIX system: nothing then keeps two runs out of one folder
     fcntl = None  # type: ignore[assignment]
 
-# Version 1 had nothing dealt out; in version 2 the states of all solvers had the same names.
-FORMAT, VERSION = ("kernelmill-run", 3)
+FORMAT, VERSION = "kernelmill-run", 1
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -74,11 +73,10 @@ class Dealt(TypedDict):
 
 
 class Peeked(TypedDict, total=False):
-    """What a run has to know before its data are read again; older ones do not say all of it."""
+    """What a run has to know before its data are read again; empty where there is none."""
 
     random_state: int  # that was drawn for it
     window_rows: int  # that are streamed at a time; 0 where all were in memory
-    expected: float | None  # the squared error that choosing promised
     each_row: bool  # whether each row was left out once, and so none kept out
 
 
@@ -92,10 +90,10 @@ class Choices(Peeked):
     order: Tensor | None
     every_row: bool
     generator: Tensor
-    constants: NotRequired[dict[int, float]]
-    judged: NotRequired[dict[str, Tensor] | None]  # see Judged
-    signal: NotRequired[Tensor | None]  # of a Gaussian process
-    scale: NotRequired[Tensor]  # of targets; runs of before they had one only centered them
+    constants: dict[int, float]
+    expected: float | None  # the squared error that choosing promised
+    judged: dict[str, Tensor] | None  # see Judged
+    signal: Tensor | None  # of a Gaussian process
     identity: NotRequired[dict[str, str]]
     data: NotRequired[dict[str, str | Account]]  # fingerprints
 
@@ -303,14 +301,8 @@ class Run(NoRun):
             self._check(self.choices, self._identity)
 
     def _check(self, choices: Choices, identity: dict[str, str]) -> None:
-        before = {**DEFAULTS, **choices.get("identity", {})}
-        # Else it was begun by a version that looked at 64 rows.
-        whole = "data" in choices
-        changed = [
-            name
-            for name in identity
-            if identity[name] != before.get(name) and not (whole and name in OLD)
-        ]
+        before = choices["identity"]
+        changed = [name for name in identity if identity[name] != before.get(name)]
         if changed:
             name = changed[0]
             raise CheckpointError(
@@ -318,17 +310,14 @@ class Run(NoRun):
                 f" {shorten(before.get(name))}, this one has {shorten(identity[name])}; give the"
                 " same data and settings, or choose another folder."
             )
-
         self._check_data(choices)
 
     def _check_data(self, choices: Choices) -> None:
-        """The same of all rows, targets and weights; what an older run does not say is not
-        known.
-        """
-        before = {**choices.get("data", {}), "random_state": str(choices.get("random_state"))}
+        """The same of all rows, targets and weights."""
+        before = {**choices["data"], "random_state": str(choices["random_state"])}
         where = f"since the run in checkpoint={str(self.folder)!r} began"
         for name, now in self.data.items():
-            was = before.get(name, now)
+            was = before.get(name)
             if isinstance(now, list) and isinstance(was, list) and len(now) == len(was):
                 for (held, then, _), (holds, time_now, path) in zip(was, now, strict=True):
                     if held != holds:
@@ -549,7 +538,7 @@ def _plain(part: Path) -> dict[str, Json]:
     if _digest(outer["content"]) != outer["sha256"]:
         raise ValueError("its checksum does not match")
     plain = json.loads(outer["content"])
-    if plain["format"] != FORMAT or plain["version"] not in (1, 2, VERSION):
+    if plain["format"] != FORMAT or plain["version"] != VERSION:
         raise ValueError("it was written by another version")
     return plain
 
@@ -566,17 +555,8 @@ def _read(parts: list[Path], comm: Communicator) -> dict[str, Json]:
         if hashlib.sha256(data).hexdigest() != plain.pop("sha256"):
             raise ValueError("its checksum does not match")
         content = decode(plain, load_tensors(data))
-        if content["version"] == 1:
-            state, watch = content.get("state", {}), content.get("watch", {})
-            content["dealt"] = {
-                name: value for name, value in state.items() if isinstance(value, Tensor)
-            }
-            content["dealt"] |= {
-                "best": watch.get("best"),
-                **({"Z": content["Z"]} if "Z" in content else {}),
-            }
         found = found or content
-        for name, tensor in content.get("dealt", {}).items():
+        for name, tensor in content["dealt"].items():
             if tensor is None or as_before:
                 continue
             number = torch.arange(len(tensor)) * len(parts) + k  # of each row, among all
@@ -612,7 +592,7 @@ def state_of(saved: Saved, solver: Solver, device: str | torch.device) -> State:
         name: v.to(device) if isinstance(v, Tensor) else v
         for name, v in {**saved["state"], **rows}.items()
     }
-    return solver.state.from_stored(values)
+    return solver.state(**values)
 
 
 def _digest(text: str) -> str:
