@@ -1,6 +1,7 @@
 """Model folders: round trips, versions, damage, foreign folders, and no code ever run."""
 
 import contextlib
+import copy
 import json
 import shutil
 
@@ -162,6 +163,12 @@ def test_missing_parts(folder):
         rest = {name: value for name, value in whole.items() if name != key}
         (folder / "model.json").write_text(json.dumps(rest))
         with pytest.raises(ModelFileError):
+            load(folder)
+    for key in whole["extra"]["fitted"]:
+        rest = copy.deepcopy(whole)
+        del rest["extra"]["fitted"][key]
+        (folder / "model.json").write_text(json.dumps(rest))
+        with pytest.raises(ModelFileError, match="damaged"):
             load(folder)
 
 

@@ -80,8 +80,8 @@ def _notes(estimator: KernelClassifier | KernelRegressor, data: Path, part: str 
     from ..estimators.origin import fingerprint_of
 
     table = table_of(data, part or "test", kinds=estimator.kinds())
-    made = estimator.origin_
-    if made is not None and made["fingerprint"] and made["fingerprint"] == fingerprint_of(table):
+    made = estimator.origin_["fingerprint"]
+    if made and made == fingerprint_of(table):
         note("the model was trained on these data: on new rows it will do worse.")
     for odd in columns_found(estimator, table):
         if odd.much:

@@ -159,9 +159,10 @@ class KernelEstimator(BaseEstimator):
     _matrix: str | None = None
     _bounds: np.ndarray | None = None  # of the columns of a matrix with fill values
     _target: str | None = None
+    _target_ways: Sequence[dict[str, Any] | None] = ()
     _interrupted = False
     held_out_: HeldOut | None = None
-    origin_: Origin | None = None
+    origin_: Origin
     _stands: int  # the first so many centers stand for the rows seen
     _weight_seen: float
     _equations: solvers.DirectState | None = None  # of all chunks given to partial_fit
@@ -353,9 +354,7 @@ class KernelEstimator(BaseEstimator):
         self.model_, self.plan_, self.history_ = fitted.model, fitted.plan, fitted.history
         self.ridge_, self.n_iter_, self.timings_ = fitted.ridge, fitted.epochs, fitted.timings
         self._interrupted, self._target = fitted.interrupted, job.opened.target
-        self.__dict__.pop("_target_ways", None)
-        if any(job.opened.ways):
-            self._target_ways = [way and asdict(way) for way in job.opened.ways]
+        self._target_ways = [None if way is None else asdict(way) for way in job.opened.ways]
         self._fitted_with = job.request.kept
         self.held_out_ = self._score_held_out(job.rows, fitted)
         seconds = time.perf_counter() - job.opened.began
@@ -403,8 +402,7 @@ class KernelEstimator(BaseEstimator):
         self.history_, self.n_iter_ = after.history, after.epochs
         self._keep_memory(after.memory)
         self.held_out_ = None  # of a model that is no more
-        if self.origin_ is not None:
-            self.origin_ = {**self.origin_, "rows": self.rows_seen_}
+        self.origin_ = {**self.origin_, "rows": self.rows_seen_}
         if after.ended:
             warn(after.ended, ConvergenceWarning)
 
@@ -546,8 +544,7 @@ class KernelEstimator(BaseEstimator):
     @property
     def _ways(self) -> Ways:
         """How the targets of the training were written."""
-        stored = getattr(self, "_target_ways", ())
-        return [None if way is None else Writing(**way) for way in stored]
+        return [None if way is None else Writing(**way) for way in self._target_ways]
 
     def kinds(self) -> dict[str, str]:
         """Of the columns that the model was trained on, whatever they look like in another
@@ -868,13 +865,15 @@ class KernelEstimator(BaseEstimator):
     def restored(cls, model: KernelModel, extra: Extra, encoder: Encoder | None) -> Self:
         """The estimator of a model folder."""
         estimator = cls(**extra["params"])
+        if extra["fitted"].keys() != set(cls._saved):
+            raise ValueError(f"it is no {cls.__name__}")
         for name, value in extra["fitted"].items():
-            if name not in cls._saved:
-                raise KeyError(name)
             if name in RECORDS and value is not None:
                 value = RECORDS[name].from_dict(value)
             setattr(estimator, name, value)
         estimator.model_, estimator.encoder_ = model, encoder
+        if encoder is not None:
+            estimator.feature_names_in_ = np.array(encoder.inputs, dtype=object)
         estimator.plan_, estimator.history_ = Plan.from_dict(extra["plan"]), extra["history"]
         return estimator
 
@@ -896,7 +895,7 @@ class KernelEstimator(BaseEstimator):
             for name, value in self.get_params(deep=False).items()
             if name not in NOT_STORED
         }
-        fitted = {name: getattr(self, name) for name in self._saved if hasattr(self, name)}
+        fitted = {name: getattr(self, name) for name in self._saved}
         fitted = {
             name: value.to_dict() if isinstance(value, (Intervals, Sets)) else value
             for name, value in fitted.items()
@@ -956,7 +955,7 @@ class KernelEstimator(BaseEstimator):
         return {
             "model": type(self).__name__,
             "target": self._target,
-            **(self.origin_ or {}),
+            **self.origin_,
             "held_out": held and {"rows": held["rows"], "how": held["how"], **held["scores"]},
             "classes": None if classes is None else [str(name) for name in classes],
             "columns": None if encoder is None else dict(encoder.kinds),
@@ -975,15 +974,6 @@ class KernelEstimator(BaseEstimator):
         "n_iter_",
         "ridge_",
         "n_features_in_",
-        "feature_names_in_",
-        "classes_",
-        "slope_",
-        "log_slope_",
-        "bias_",
-        "floor_",
-        "decision_bias_",
-        "n_outputs_",
-        "y_ndim_",
         "rows_seen_",
         "_matrix",
         "_bounds",
@@ -993,11 +983,8 @@ class KernelEstimator(BaseEstimator):
         "_target",
         "_target_ways",
         "timings_",
-        "confusion_",
         "held_out_",
         "origin_",
-        "intervals_",
-        "sets_",
     ]
 
     def _get_fitted_attr_html(self, doc_link: str = ""):

@@ -177,7 +177,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         or left out in turn.
     confusion_ : array or None
         True classes in rows, predicted ones in columns, of rows that were kept out.
-    origin_ : dict or None
+    origin_ : dict
         Which library made the model, when, of which data and of how many rows.
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -192,6 +192,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     sets_: Sets | None = None
     _counts_as: Tensor
     _scores = tuple(CLASSES)
+    _saved = [
+        *KernelEstimator._saved,
+        "classes_",
+        "slope_",
+        "log_slope_",
+        "bias_",
+        "floor_",
+        "decision_bias_",
+        "confusion_",
+        "sets_",
+    ]
 
     def __init__(  # noqa: PLR0913
         self,

@@ -157,7 +157,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     intervals_ : Intervals or None
         What conformal intervals are made of: residuals of rows that were kept out, or left out in
         turn, over their spread.
-    origin_ : dict or None
+    origin_ : dict
         Which library made the model, when, of which data and of how many rows.
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -167,6 +167,7 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     y_ndim_: int
     intervals_: Intervals | None = None
     _scores = tuple(NUMBERS)
+    _saved = [*KernelEstimator._saved, "n_outputs_", "y_ndim_", "intervals_"]
 
     def __init__(  # noqa: PLR0913
         self,

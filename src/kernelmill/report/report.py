@@ -39,22 +39,6 @@ templates = jinja2.Environment(
 )
 
 
-class Origin(NamedTuple):
-    """What a model says of where it comes from: None is not known."""
-
-    target: str | None = None
-    data: str | None = None  # that it was trained on
-    date: str | None = None
-
-
-def origin(estimator: Estimator) -> Origin:
-    """The one place that knows where an estimator keeps this."""
-    known = estimator.origin_
-    if known is None:
-        return Origin(estimator._target)
-    return Origin(estimator._target, known["data"], known["date"][:10])
-
-
 def page(
     estimator: Estimator,
     title: str,
@@ -102,14 +86,14 @@ def spectrum(model: KernelModel) -> list[float]:
 def _target(estimator: Estimator, evaluation: Evaluation | None) -> str | None:
     """The name of what is predicted."""
     named = None if evaluation is None else evaluation.target
-    return named or origin(estimator).target
+    return named or estimator._target
 
 
 def _about(
     estimator: Estimator, title: str, evaluation: Evaluation | None, where: str, today: date
 ) -> dict[str, str]:
     """What the report is about, by the questions that come first."""
-    model, known = estimator.model_, origin(estimator)
+    model, origin = estimator.model_, estimator.origin_
     named = _target(estimator, evaluation)
     what = _kind(estimator)
     about = {"Predicted": f"{named}, {what}" if named else what}
@@ -119,12 +103,10 @@ def _about(
         f"{title}: {kernel_names(model.kernel)} kernel, {model.n_centers:,} centers, solver"
         f" {estimator.plan_.solver}"
     )
-    trained = f"{estimator.rows_seen_:,} rows of {estimator.n_features_in_:,} columns"
-    if known.data:
-        trained += f" of {known.data}"
-    if known.date:
-        trained += f", {known.date}"
-    about["Trained on"] = trained
+    about["Trained on"] = (
+        f"{estimator.rows_seen_:,} rows of {estimator.n_features_in_:,} columns of"
+        f" {origin['data']}, {origin['date'][:10]}"
+    )
     about["Report of"] = f"{today.day} {today:%B %Y}"
     return about
 
@@ -159,7 +141,7 @@ def _cards(estimator: Estimator, evaluation: Evaluation | None) -> list[tuple[st
     cards.append(("rows trained on", f"{estimator.rows_seen_:,}", ""))
     cards.append(("centers", f"{model.n_centers:,}", ""))
     cards.append(("features", f"{model.Z.shape[1]:,}", ""))
-    if seconds := sum(getattr(estimator, "timings_", {}).values()):
+    if seconds := sum(estimator.timings_.values()):
         shown = charts.short(round(seconds, 1) or round(seconds, 3))
         cards.append(("seconds of training", shown, ""))
     return cards
@@ -333,7 +315,7 @@ def _above(score: float, least: float) -> float:
 
 
 def _timings(estimator: Estimator) -> list[charts.Bar]:
-    times = {name: s for name, s in getattr(estimator, "timings_", {}).items() if s >= SHORTEST}
+    times = {name: s for name, s in estimator.timings_.items() if s >= SHORTEST}
     if estimator.plan_.seconds:
         times["solving, as predicted"] = estimator.plan_.seconds
     return charts.bars(times, "{:,.2f} s")

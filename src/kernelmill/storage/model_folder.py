@@ -62,7 +62,6 @@ FITTED: dict[str, type | UnionType] = {
     "n_iter_": int,
     "ridge_": float,
     "n_features_in_": int,
-    "feature_names_in_": np.ndarray,
     "classes_": np.ndarray,
     "slope_": float,
     "log_slope_": float,
@@ -81,7 +80,7 @@ FITTED: dict[str, type | UnionType] = {
     "timings_": dict,
     "confusion_": np.ndarray | None,
     "held_out_": dict | None,
-    "origin_": dict | None,
+    "origin_": dict,
     "intervals_": dict | None,
     "sets_": dict | None,
 }  # types of what an estimator learned, by name
