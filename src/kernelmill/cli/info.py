@@ -45,14 +45,14 @@ def info(model: Model, json_: AsJson = False, debug: Debug = False) -> None:
         return
     if found.held_out_ is not None:
         facts["held_out"] = held_out_line(found)
-    if found.encoder_ is not None and found.columns_:
+    if found.encoder_ is not None:
         del facts["columns"]  # a table of their own is below
     table = Table(title=escape(str(model)), title_justify="left", show_header=False)
     for name, value in facts.items():
         if value is not None and value not in ("", {}):
             table.add_row(name.replace("_", " "), escape(_shown(value)[:400]))
     results().print(table)
-    if found.encoder_ is not None and found.columns_:
+    if found.encoder_ is not None:
         results().print(str(found.columns_), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -81,15 +81,14 @@ def _of_column(encoder: Encoder, table: Table, name: str) -> Iterator[Oddity]:
         return
     texts = values.dtype == object
     lost = np.array([v is None for v in values] if texts else np.isnan(values).all(1))
-    before = next((column for column in encoder.account if column.name == name), None)
-    if before is not None and encoder.rows:
-        more = float(lost.mean()) - before.missing / encoder.rows
-        if more > 0:
-            said = "is missing more often than in training"
-            yield Oddity(name, said, more, rows=len(lost), usual=float(lost.mean()) - more)
-    if before is not None and before.range is not None and not texts:
+    before = encoder.account[encoder.inputs.index(name)]
+    usual = before.missing / encoder.rows
+    more = float(lost.mean()) - usual
+    if more > 0:
+        said = "is missing more often than in training"
+        yield Oddity(name, said, more, rows=len(lost), usual=float(lost.mean()) - more)
+    if before.range is not None and not texts:
         yield from _outside(name, values[~lost, 0], before.range, len(values))
-    usual = before.missing / encoder.rows if before is not None and encoder.rows else 0.0
     yield from _written_otherwise(encoder, name, values, max(0.0, usual - float(lost.mean())))
     yield from _unseen(encoder, name, values, lost)
 

@@ -226,6 +226,8 @@ class Encoder:
         names = {*self.numbers, *(category.name for category in self.categories)}
         if not names <= self.kinds.keys() or not set(self.kinds.values()) <= KINDS:
             raise ValueError("the encoder's kinds do not fit its columns")
+        if [column.name for column in self.account] != self.inputs or not self.rows > 0:
+            raise ValueError("the encoder's account does not fit its columns")
         widths = dict(zip(self.numbers, self.widths, strict=True))
         if any(widths[name] != len(dates.PARTS) for name in self.dates):
             raise ValueError("the encoder's dates do not fit its columns")

@@ -637,10 +637,7 @@ class KernelEstimator(BaseEstimator):
         rows = torch.from_numpy(X if X.flags.writeable else X.copy())
         if not np.isfinite(largest := largest_of(rows)):
             bad = np.flatnonzero(~np.isfinite(X).all(axis=0))
-            names = getattr(self, "feature_names_in_", None)
-            shown = ", ".join(
-                repr(str(names[j])) if names is not None else str(j) for j in bad[:5]
-            ) + (", …" if len(bad) > 5 else "")
+            shown = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
             count = int((~np.isfinite(X)).sum())
             raise InputError(
                 f"Input X contains NaN or infinity ({count} values, in columns {shown}); drop or"

@@ -213,14 +213,12 @@ class Start:
         Z = before["dealt"]["Z"].to(plan.device)
         generator = torch.Generator()
         generator.set_state(before["generator"])
-        known = before["judged"]
-        judged = None if known is None else Judged(**known)
         return Design(
             Choice(
                 kernel,
                 before["ridge"],
                 before["expected"],
-                judged=judged,
+                judged=None if before["judged"] is None else Judged(**before["judged"]),
                 signal=before["signal"],
             ),
             own,

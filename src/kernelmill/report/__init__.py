@@ -2,7 +2,7 @@
 
 from ..kernels import kernel_line
 from .quality import METRICS
-from .report import held_out_line, kernel_names, page, score_line, spectrum
+from .report import held_out_line, kernel_names, page, spectrum
 
 __all__ = [
     "METRICS",
@@ -10,6 +10,5 @@ __all__ = [
     "kernel_line",
     "kernel_names",
     "page",
-    "score_line",
     "spectrum",
 ]

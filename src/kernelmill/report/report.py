@@ -168,18 +168,6 @@ def _score_card(estimator: Estimator, evaluation: Evaluation) -> tuple[str, str,
     return METRICS[name], written(name, evaluation.metrics[name], interval), more
 
 
-def score_line(estimator: Estimator, score: float) -> str:
-    """A score of held-out rows in few words."""
-    name, value = _shown_score(estimator, score)
-    return f"{name} {value:.4f}"
-
-
-def _shown_score(estimator: Estimator, score: float) -> tuple[str, float]:
-    """The name of the estimator's score, and its value as people write it: errors are positive."""
-    name = estimator.score_name
-    return METRICS[name], -score if name in ERRORS else score
-
-
 def _facts(estimator: Estimator) -> dict[str, str]:
     classes = getattr(estimator, "classes_", None)
     facts = {
@@ -245,7 +233,8 @@ def _learning(estimator: Estimator) -> dict[str, charts.Plot | None]:
         what = "mean squared residual" if squares else "mean loss"
         curves["loss"] = charts.curve(loss, name, what, log_y=True)
     if len(held) > 1:
-        shown = [(epoch, _shown_score(estimator, score)[1]) for epoch, score in held]
+        sign = -1 if estimator.score_name in ERRORS else 1  # errors are shown above 0
+        shown = [(epoch, sign * score) for epoch, score in held]
         what = f"{METRICS[estimator.score_name]} on rows kept out"
         curves["scores"] = charts.curve(shown, name, what)
     return curves

@@ -17,10 +17,9 @@ def shorten(value: object) -> str:
 
 def describe(value: object) -> str:
     """A setting, the same text in every process."""
-    array = getattr(value, "shape", None) and hasattr(value, "__array__")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    if array:
+    if getattr(value, "shape", None) and hasattr(value, "__array__"):
         flat = torch.as_tensor(value).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return f"an array of checksum {zlib.crc32(flat.numpy().tobytes()):08x}"
     return ADDRESS.sub("", repr(value))
