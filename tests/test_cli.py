@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,11 @@ from typer.testing import CliRunner
 import kernelmill
 from kernelmill import KernelClassifier, KernelRegressor
 from kernelmill.cli import app
+from kernelmill.cli.console import MEMORY, explain
 from kernelmill.cli.glance import glance
 from kernelmill.cli.inputs import task_of
+from kernelmill.cli.train import _merged
+from kernelmill.errors import OutOfMemory
 
 g = np.random.default_rng(0)
 N = 1200
@@ -747,3 +751,14 @@ def test_predictions_of_a_file_are_decided_as_python_decides_them(files):
     assert found["prediction"].tolist() == model.predict(rows).tolist()
     likeliest = found["probability of yes"] > 0.5
     assert (found["prediction"] == "yes").sum() > likeliest.sum()
+
+
+def test_memory_that_runs_out_has_its_exit_code():
+    said = "memory ran out; use fewer centers."
+    assert explain(OutOfMemory(said)) == (MEMORY, said)
+    assert explain(MemoryError())[0] == MEMORY
+
+
+def test_rows_that_a_time_limit_leaves_out_were_not_merged():
+    model = SimpleNamespace(held_out_=None, rows_seen_=2000)
+    assert _merged(model, 100_000) == 0 and _merged(model, 2500) == 500

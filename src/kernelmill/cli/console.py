@@ -44,6 +44,7 @@ CODE_OF: dict[type[BaseException], int] = {  # the first that fits
     errors.ModelFileError: MODEL,
     errors.CheckpointError: CHECKPOINT,
     errors.RankError: LOST,
+    errors.OutOfMemory: MEMORY,
     errors.KernelmillError: USAGE,
 }
 P = ParamSpec("P")

@@ -304,6 +304,10 @@ def _print(model: Estimator, facts: TrainFacts, rows: int) -> None:
 def _merged(model: Estimator, rows: int) -> int:
     """How many of the rows, all of the same weight, were neither kept out nor trained on by
     themselves."""
+    from ..learning.rows import MERGE_ROWS
+
     held = model.held_out_
     out = held["rows"] if held is not None and held["how"] == "kept out" else 0
+    if rows - out > MERGE_ROWS:  # a time limit may leave some of them out
+        return 0
     return max(0, rows - out - model.rows_seen_)
