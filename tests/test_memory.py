@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelmill import KernelRegressor, kernels, load, solvers
+from kernelmill import KernelClassifier, KernelRegressor, kernels, load, solvers
 from kernelmill.errors import OutOfMemory
 
 TRIED = 40  # allocations of each step that fail once, from the first to the last
@@ -112,3 +114,23 @@ def test_a_run_goes_on_after_memory_ran_out(tmp_path):
             again = dict(checkpoint=tmp_path / str(i + 1), resume=True)
             found = KernelRegressor(**settings, **again).fit(X, y)
         np.testing.assert_allclose(found.predict(X), want, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("model", [KernelRegressor, KernelClassifier])
+def test_a_partial_fit_that_fails_leaves_the_model(model):
+    X_before, targets = X.copy(), y if model is KernelRegressor else (y > 0).astype(int)
+    X_before[:, 2] = 1.0  # a feature that says nothing until the next chunk
+    settings = dict(kernel=kernels.Gaussian(2.0), ridge=0.1, n_centers=40, random_state=0)
+    classes = {} if model is KernelRegressor else {"classes": [0, 1]}
+    first = model(**settings, solver="direct").partial_fit(X_before, targets, **classes)
+    want, state, used = first.predict(X), pickle.dumps(first), []
+    copies = [pickle.loads(state) for _ in range(2 * TRIED + 2)]
+
+    def work():
+        used.append(copies.pop())
+        return used[-1].partial_fit(X, targets)
+
+    for found in failures(work):
+        if isinstance(found, OutOfMemory):
+            assert used[-1].rows_seen_ == first.rows_seen_
+            np.testing.assert_array_equal(used[-1].predict(X), want)

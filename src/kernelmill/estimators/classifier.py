@@ -39,7 +39,7 @@ from ..solvers import Solver, loss_of
 from ..tuning.loo import loo_residuals
 from ..tuning.sample import CHECK_ROWS, Effort, draw
 from ..types import DataLike
-from .base import KernelEstimator, Opened, first_chunk
+from .base import KernelEstimator, Opened, first_chunk, unchanged_on_error
 from .inputs import labels_of
 from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_classes
 from .validation import check_weights, require_positive_weights, split_rows, to_host
@@ -340,14 +340,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             shares = (w[:, None] * targets).sum(0)
             new = calibrate(values, targets, w, shares, old.floor)
         decision = self._decide(new, values, targets, w)
-        self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
-        mixed = old.mix(new, share)
+        mixed, sets = old.mix(new, share), self.sets_
         chances = torch.softmax(mixed.logits(values), 1)
-        if len(w) >= FEWEST_NEW or self.sets_ is None:  # few rows do not replace many
-            sets = Sets.of(chances, targets, w.double(), KEPT_OUT, self._counts_as)
-            self.sets_ = sets or self.sets_
-        self._keep_calibration(mixed)
-        self.decision_bias_ = (1 - share) * self.decision_bias_ + share * decision
+        if len(w) >= FEWEST_NEW or sets is None:  # few rows do not replace many
+            sets = Sets.of(chances, targets, w.double(), KEPT_OUT, self._counts_as) or sets
+        with unchanged_on_error(self):
+            self._extend(Chunk(X, torch.nn.functional.one_hot(codes, len(self.classes_)), w, True))
+            self._keep_calibration(mixed)
+            self.sets_ = sets
+            self.decision_bias_ = (1 - share) * self.decision_bias_ + share * decision
         return self
 
     @property

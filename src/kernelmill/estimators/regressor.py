@@ -42,7 +42,7 @@ from ..storage.model_folder import Extra
 from ..tuning.left_out import SOME_CENTERS, Leverage, leverages
 from ..types import DataLike
 from ..uncertainty import Conformal, Posterior
-from .base import KernelEstimator, Opened, first_chunk
+from .base import KernelEstimator, Opened, first_chunk, unchanged_on_error
 from .inputs import as_numbers
 from .origin import IN_TURN, KEPT_OUT, HeldOut, held_out_numbers
 from .validation import check_weights, refuse_too_large, split_rows, to_host
@@ -376,15 +376,20 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         w = check_weights(sample_weight, len(X))
         used = w > 0
         X, Y, w = X[used.to(X.device)], Y[used], w[used]
-        self._extend(Chunk(X, Y, w, False))
+        with unchanged_on_error(self):
+            self._extend(Chunk(X, Y, w, False))
+            self._renew_intervals()
+        return self
+
+    def _renew_intervals(self) -> None:
+        """Intervals from the rows of all chunks that were kept."""
         left, old = self._kept_left_out(), self.intervals_
         if left is None:
-            return self
+            return
         # After `fit`, which keeps no rows, few do not replace many.
         if len(left.w) >= ENOUGH or old is None or len(left.w) >= len(old.w):
             scale = units_of(left.targets, left.w, torch.arange(len(left.w))).scale
             self.intervals_ = fit_conformal(self.model_, left, scale) or old
-        return self
 
     def _check_y(self, y: DataLike, n: int) -> Tensor:
         if isinstance(y, Tensor):

@@ -12,6 +12,7 @@ Some of all rows, drawn at random, are kept: intervals are made of their residua
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -182,7 +183,8 @@ def extend(request: Request, before: Continued, chunk: Chunk, around: Surroundin
 
     Kernel, centers and intercept stay.
     """
-    model = before.model
+    model = copy(before.model)  # a call that fails leaves the other one as it is
+    before = replace(before, model=model)
     require_whole(model, "partial_fit")
     if model.process is not None:
         raise InputError(
