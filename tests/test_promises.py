@@ -464,7 +464,15 @@ def test_a_model_much_worse_than_promised_is_trained_again_by_another_solver(
     model.set_params(warm_start=True).fit(X, y)  # nothing was changed by the user
 
 
-@pytest.mark.parametrize("error", [InputError("no room"), MemoryError(), torch.OutOfMemoryError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("no room"),
+        MemoryError(),
+        torch.OutOfMemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes."),
+    ],
+)
 def test_another_way_that_fails_leaves_the_first_model(eigenpro4_fails, monkeypatch, error):
     def fails(*args):
         raise error

@@ -18,7 +18,7 @@ import torch
 from .. import solvers
 from ..data import Source
 from ..distributed.team import Communicator, is_alone
-from ..errors import KernelmillError, warn
+from ..errors import KernelmillError, is_out_of_memory, warn
 from ..model import KernelModel
 from ..planning.costs import direct_bytes
 from ..planning.memory import parse_bytes
@@ -89,12 +89,10 @@ def verify(request: Request, fitted: Fitted, again: Callable[..., Fitted], repea
         )
         try:
             tried = again(other, promised=found.expected)
-        except (
-            KernelmillError,
-            MemoryError,
-            torch.OutOfMemoryError,
-            torch.linalg.LinAlgError,
-        ) as error:
+        except (KernelmillError, MemoryError, RuntimeError) as error:
+            expected = isinstance(error, (KernelmillError, torch.linalg.LinAlgError))
+            if not expected and not is_out_of_memory(error):
+                raise
             log.info("it failed: %s", error)  # the first model is there
             continue
         if tried.check is None:  # it was stopped: so is the fit
