@@ -87,6 +87,7 @@ def test_blocks_are_of_near_rows():
     rows = near_rows(centers[which] + torch.randn(700, 5), 100)
     assert rows.shape == (7, 100) and all(len(which[each].unique()) == 1 for each in rows)
     assert near_rows(torch.ones(10, 2), 4).shape == (3, 4)  # rows that are all the same
+    assert near_rows(torch.ones(0, 2), 4).shape == (1, 0)  # of a rank that has none
 
 
 def test_products_and_residuals_are_those_of_the_matrix():

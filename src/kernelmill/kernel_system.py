@@ -30,8 +30,8 @@ CHECK_EVERY = 20  # iterations between two looks at the true residual of some ro
 LEVEL, GAIN, SMALL = 5, 5e-3, 0.1
 # Fast products that leave more than this share of a residual have no digits left for it.
 STALLED = 0.5
-# What is added to the blocks of a preconditioner, of the largest diagonal value.
 POWERS = 5  # iterations towards the principal direction of some rows
+# What is added to the blocks of a preconditioner, of the largest diagonal value.
 BELOW = 4 * torch.finfo(torch.float32).eps
 
 
@@ -400,7 +400,7 @@ def near_rows(x: Tensor, size: int) -> Tensor:
     block has less than `size`: halved again and again along their principal direction.
     """
     n = len(x)
-    count = -(-n // size)
+    count = max(1, -(-n // size))
     size = -(-n // count)
     todo, found = [(torch.arange(n, device=x.device), count)], []
     while todo:
