@@ -170,6 +170,8 @@ def test_a_plan_says_where_every_row_may_be_worth_more_time():
     more = solvers.with_every_row(sizes, longest)
     assert more is not None and more.p == 60_000 and usual < more.seconds <= longest
     assert solvers.with_every_row(sizes, more.seconds - 1) is None
+    asked = solvers.with_every_row(dataclasses.replace(sizes, epochs=1), longest)
+    assert asked is not None and asked.epochs == 1 and asked.seconds < more.seconds
     assert solvers.seconds_to_solve("cuda", 30) == (15, 15)
     table = dataclasses.replace(solvers.forecast(base(60_000, 1000)), more=more)
     assert "every row a center, by pcg" in str(table)

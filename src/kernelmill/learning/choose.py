@@ -92,7 +92,7 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
     sizes = problem_sizes(request, data, start, comm)
     count = start.count_centers(request, sizes.n)
     if start.plan is not None:
-        if request.time_limit is not None and start.plan.n < sizes.n:  # as `_in_time` did
+        if request.time_limit is not None and start.plan.n < sizes.n:  # as `_rows_in_time` said
             return decide(request, data.some(start.plan.n), start, comm)
         plan = replace(start.plan, device=data.device, ranks=comm.size)
         return Task(request, data, start, *_same_again(request, plan, sizes, count), comm)
@@ -120,7 +120,8 @@ def decide(request: Request, data: Data, start: Start, comm: Communicator) -> Ta
     drawn = request.centers == "uniform" and not isinstance(data.rows.X, Stream)
     free = request.solver is None and count is None and request.posterior is None
     if free and drawn and base.rates is not None and not base.every_row:
-        more = solvers.with_every_row(base, request.seconds[1])
+        passes = replace(base, epochs=request.epochs or 0)
+        more = solvers.with_every_row(passes, request.seconds[1])
     return Task(request, data, start, solver, base, comm, more)
 
 

@@ -204,9 +204,9 @@ def affordable(base: Plan) -> Plan:
 
 def with_every_row(base: Plan, longest: float) -> Plan | None:
     """The same problem with every row a center, for some epochs of EigenPro 2 with features as
-    short as the precision allows; None where it does not fit, or two are predicted to take longer.
+    short as the precision allows; None where it does not fit, or they are predicted to take longer.
     """
-    for epochs in EPOCHS:
+    for epochs in (base.epochs,) if base.epochs else EPOCHS:
         every = replace(base, p=base.n, every_row=True, epochs=epochs, fine=None)
         plan = predict_plan(EigenPro2(), every)
         seconds = plan.seconds or 0.0
