@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 import kernelmill
 from kernelmill import InputError, KernelClassifier, KernelRegressor, Plan, kernels, load, solvers
 from kernelmill.data import ArraySource
-from kernelmill.learning import choose
+from kernelmill.learning import choose, flow
 from kernelmill.planning.costs import direct_bytes
 from kernelmill.planning.machine import Rates, measure
 from kernelmill.planning.precision import eight_bits_pay
@@ -581,8 +581,8 @@ def test_numbers_that_overflow_are_solved_again_in_float64_with_the_kernel_that_
     monkeypatch,
 ):
     X, y = rows(2000)
-    tuned, drive = [], solvers.drive
-    tune = choose._tune
+    tuned, drive, limits = [], solvers.drive, []
+    tune, read = choose._tune, flow.read
 
     def overflow(solver, problem, plan, *rest):
         if plan.precision != "float64":
@@ -591,6 +591,13 @@ def test_numbers_that_overflow_are_solved_again_in_float64_with_the_kernel_that_
 
     monkeypatch.setattr(solvers, "drive", overflow)
     monkeypatch.setattr(choose, "_tune", lambda *args: tuned.append(args) or tune(*args))
-    settings = dict(solver="eigenpro2", random_state=0)
+
+    def noted(rows, request, comm):
+        limits.append(request.time_limit)
+        return read(rows, request, comm)
+
+    monkeypatch.setattr(flow, "read", noted)
+    settings = dict(solver="eigenpro2", random_state=0, time_limit=600)
     model = KernelRegressor(**settings).fit(X, y)
+    assert limits[1] < limits[0] - 0.01  # of the time there was, the first try took a part
     assert len(tuned) == 1 and model.plan_.precision == "float64" and model.score(X, y) > 0.5

@@ -102,6 +102,7 @@ def learn(
             raise
         ridge = design.choice.ridge * task.data.weight * design.unit
         again = replace(request, kernel=design.own_kernel, ridge=ridge, precision="float64")
+        again = again.after(time.perf_counter() - clock.start)
         fitted = learn(again, rows, around, warm=warm, retry=False)
     else:
         clock.mark()
