@@ -67,6 +67,22 @@ def test_calibrated_noise_is_never_worse_than_the_class_frequencies(shares, scal
             assert log_loss(found, other, truth, v) < entropy(truth, v) + 0.08
 
 
+@pytest.mark.parametrize("c", [2, 3, 7])
+def test_equal_shares_are_equal_however_their_sums_are_rounded(c):
+    values, codes = estimates(300, c)
+    targets = one_hot(codes, c)
+    w = (1 / targets.sum(0))[codes]
+    equal = torch.full((c,), 1 / c, dtype=torch.float64)
+    found = calibrate(values, targets, w, equal)
+    chances = torch.softmax(found.logits(values), 1)
+    assert torch.allclose((w[:, None] * chances).sum(0), (w[:, None] * targets).sum(0), atol=0.05)
+    for k in range(c):
+        shares = equal.clone()
+        shares[k] *= 1 + 4e-16
+        other = torch.softmax(calibrate(values, targets, w, shares).logits(values), 1)
+        assert torch.allclose(other, chances, rtol=0, atol=1e-6)
+
+
 def test_values_that_point_the_wrong_way_leave_the_class_frequencies():
     values, codes = estimates(1000, 3)
     targets, w = one_hot(codes, 3), torch.ones(1000, dtype=torch.float64)

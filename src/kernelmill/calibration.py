@@ -82,6 +82,7 @@ def calibrate(
     absent = np.where(W.sum(0) > 0, DOUBT * w.mean().item(), w.sum().item())
     W = W + rows / rows.sum() * absent * share
     logs = np.log(np.maximum(share, 1e-12))
+    logs = np.round(logs - logs.mean(), 9)  # of equal shares 0, however their sums were rounded
     parts = [f, np.log(np.maximum(f, floor)), np.broadcast_to(logs, f.shape)]
     parts = [part - part.mean(1, keepdims=True) for part in parts]
     units = [max(np.sqrt((rows * part**2).sum() / rows.sum()), 1e-300) for part in parts]
