@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelmill import KernelClassifier, KernelRegressor, kernels, load, solvers
 from kernelmill.errors import OutOfMemory
 
-TRIED = 40  # allocations of each step that fail once, from the first to the last
+TRIED = 20  # allocations of each step that fail once, from the first to the last
 
 
 class Failing(TorchDispatchMode):

@@ -21,7 +21,6 @@ from ..distributed.team import Communicator, is_alone
 from ..errors import KernelmillError, is_out_of_memory, warn
 from ..model import KernelModel
 from ..planning.costs import direct_bytes
-from ..planning.memory import parse_bytes
 from ..storage.run_folder import NoRun, Run
 from .fitted import Check, Fitted
 from .request import Request
@@ -138,7 +137,7 @@ def other_ways(request: Request, fitted: Fitted) -> Iterator[Request]:
         yield replace(again, ridge=10 * fitted.ridge)
     p = min(model.n_centers, MOST_CENTERS)
     is_exact = again.solver is not None and again.solver.exact and plan.precision == "float64"
-    fits = direct_bytes(p, every_row=False) <= parse_bytes(request.memory_budget, plan.device)
+    fits = direct_bytes(p, every_row=False) <= plan.budget
     if chosen and not is_exact and fits:
         ridge = max(fitted.ridge, 1e-8)
         yield replace(again, solver=solvers.Falkon(), precision="float64", n_centers=p, ridge=ridge)
