@@ -108,7 +108,9 @@ def _kernelmill(rows: Rows, centers: int, device: str):
         "ridge": plan.ridge,
         "iterations": len(model.history_),
         "device": plan.device,
-        "phases": {name: round(value, 2) for name, value in model.timings_.items()},
+        "phases": {
+            name.replace(" ", "_"): round(value, 2) for name, value in model.timings_.items()
+        },
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if plan.on_gpu else None,
     }
     return model.predict_proba if rows.classes else model.predict, notes

@@ -403,7 +403,7 @@ def test_out_of_memory_for_good_is_said(problem, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(ep4, "steps", never)
-    with pytest.raises(torch.OutOfMemoryError, match="use fewer centers"):
+    with pytest.raises(OutOfMemory, match="use fewer centers"):
         problem.solve(EigenPro4(s=60, q=10))
 
 
