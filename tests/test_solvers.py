@@ -13,6 +13,7 @@ import torch
 from conftest import make_problem
 from kernelmill import InputError, kernels
 from kernelmill.distributed.threads import run_threads
+from kernelmill.errors import OutOfMemory
 from kernelmill.preconditioner import (
     fresh_spectrum,
     measured_step,
