@@ -36,11 +36,11 @@ BELOW = 4 * torch.finfo(torch.float32).eps
 
 
 class Blocks:
-    """A symmetric matrix of square blocks on the diagonal: rows of one number share a block."""
+    """A block-diagonal matrix, held as the inverses of its blocks."""
 
-    def __init__(self, rows: Tensor, inverses: Tensor, n: int):
-        """`rows` (k, size): the numbers below n that each block is of, n where it has less."""
-        self.rows, self._inverses, self._n = rows, inverses, n
+    def __init__(self, rows: Tensor, inverses: Tensor):
+        """`rows` (k, size): the rows that each block is of, n where it has fewer than `size`."""
+        self.rows, self._inverses = rows, inverses
 
     def solve(self, r: Tensor) -> Tensor:
         """The inverse times r (n, c)."""
@@ -189,7 +189,9 @@ class KernelSystem:
     # ---- the preconditioner
 
     def preconditioner(self, rank: int, size: int, seed: int) -> Preconditioner:
-        """Of this rank, with blocks of `size` rows at most."""
+        """A partial Cholesky factor of `rank` columns, and blocks of `size` rows at most of what it
+        leaves.
+        """
         B = self._partial_cholesky(rank, seed)
         D = self._blocks(B, size)
         inner = self.comm.all_sum(D.inner(B, self._tile_bytes))
@@ -239,7 +241,7 @@ class KernelSystem:
         return B[:, :r].contiguous()
 
     def _blocks(self, B: Tensor, size: int) -> Blocks:
-        """Inverses of λ and what B leaves of √w K √w, of blocks of this rank's near rows."""
+        """The blocks of √w K √w − B Bᵀ + λ that belong to near rows of this rank."""
         own, n = self._own, len(self._own)
         rows = near_rows(own.x, size)
         inverses = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=B.device)
@@ -256,7 +258,7 @@ class KernelSystem:
                 L = block.diagonal().sqrt().diag()
             half = torch.linalg.solve_triangular(L, torch.eye(len(at)).to(L), upper=False)
             inverse[: len(at), : len(at)] = half.T @ half
-        return Blocks(rows, inverses, n)
+        return Blocks(rows, inverses)
 
     def _largest(self, values: Tensor) -> float:
         return gather(self.comm, values[:, None], 0, self.n).max().item()

@@ -320,7 +320,10 @@ def _tuned_or_given(task: Task, kernel: Kernel | None, weight: float) -> Choice:
     _check_encodings(task, kernel)
     unset = kernel is None or (isinstance(kernel, Radial) and isinstance(kernel.bandwidth, str))
     # Few epochs regularise too: for a kernel that is given, only an exact solution needs a ridge.
-    wants = lambda solver: request.wants_ridge(solver) or (unset and solver.takes_ridge)  # noqa: E731
+
+    def wants(solver: Solver) -> bool:
+        return request.wants_ridge(solver) or (unset and solver.takes_ridge)
+
     free = request.ridge is None and (wants(task.solver) or task.more is not None)
     ridge = None if free else (request.ridge or 0.0) / weight
     if data.source.n < 2:
@@ -563,7 +566,7 @@ def _worth_every_row(
             return False
         found = judge.verdict(judge.grams(choice.kernel), None, choice.ridge)
         scores.append(found.score)
-        trace.report(f"{choice.label}, nearest of {p} rows", found.score)
+        trace.report(_nearest_label(choice, task, p), found.score)
     return scores[1] < (1 - WORTHWHILE) * scores[0]
 
 
@@ -685,12 +688,18 @@ def _judge_nearby(
     work = [partial(verdict, choice) for choice in finalists]
     for choice, found in zip(finalists, side_by_side(work, sample.X.device), strict=True):
         verdicts.append(found)
-        trace.report(f"{choice.label}, nearest of {p} rows", found.score)
+        trace.report(_nearest_label(choice, task, p), found.score)
     better = [i for i, each in enumerate(verdicts) if judge.prefers(each, verdicts[0])]
     best = min(better, key=lambda i: verdicts[i].score, default=0)
     if not every_row or not math.isfinite(verdicts[best].score):
         return finalists[best]
     return replace(finalists[best], ridge=verdicts[best].ridge)
+
+
+def _nearest_label(choice: search.Choice, task: Task, p: int) -> str:
+    """The choice as it is listed where rows are judged by the nearest of p others."""
+    which = "rows" if task.data.by_time is None else "earlier rows"
+    return f"{choice.label}, nearest of {p} {which}"
 
 
 def _choose_recipe(
